@@ -1,0 +1,49 @@
+//! A long fat network on one machine.
+//!
+//! Two hosts (network namespaces `near` and `far`) are joined by a link whose delay, rate, queue and losses are
+//! decided by a pure model and carried out by a packet driver in user space: no kernel module, no `tc netem`.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use longhaul_emulator::{Host, LinkConfig, LinkPair, TwoHosts};
+//!
+//! let mut link = LinkConfig::with_delay(Duration::from_millis(100));
+//! link.rate_bps = Some(1_000_000_000);
+//! let net = TwoHosts::start(LinkPair::symmetric(link), 1)?;
+//! let mut ping = std::process::Command::new("ping");
+//! net.spawn(Host::Near, ping.args(["-c", "3", "far"]))?.wait()?;
+//! println!("{}", net.report()?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Layers, top to bottom; the first three own no clock, socket or thread:
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`link`] | one direction of a link: what happens to each packet, and when |
+//! | [`loss`] | seeded decisions keyed by flow and packet number |
+//! | [`packet`] | IP headers: segments of a GSO packet, flows, cutting a packet in two |
+//! | [`memory`] | where packets wait |
+//! | [`driver`] | reads, holds and delivers packets |
+//! | [`tun`], [`namespace`] | devices and hosts |
+//! | [`spec`] | a link as its user describes it |
+//! | [`topology`] | two hosts and their link, running |
+//! | [`control`] | a running topology by name: `up`, `exec`, `set`, `show`, `down` |
+
+pub mod control;
+pub mod driver;
+pub mod limits;
+pub mod link;
+pub mod loss;
+pub mod memory;
+pub mod namespace;
+pub mod packet;
+pub mod report;
+pub mod spec;
+pub mod topology;
+pub mod tun;
+
+pub use link::{LinkConfig, LinkPair, Nanos};
+pub use report::Report;
+pub use spec::LinkSpec;
+pub use topology::{Host, TwoHosts};

@@ -1,0 +1,41 @@
+//! Every bound of the emulator, with its derivation.
+
+use std::time::Duration;
+
+/// The largest packet a TUN device hands over: a 64 KiB IP packet plus its vnet header.
+pub const PACKET_BYTES_MAX: usize = 65_535 + 16;
+
+/// MTU of the emulated hosts: Ethernet's.
+pub const MTU: u32 = 1500;
+
+/// What Ethernet adds to each IP packet on the wire: preamble and start 8, header 14, checksum 4, gap 12
+/// (IEEE 802.3). With it, 1 Gbit/s carries 941 Mbit/s of TCP payload in 1500-byte packets with timestamps.
+pub const ETHERNET_OVERHEAD_BYTES: u32 = 38;
+
+/// A GSO packet travels whole only while its time on the wire is below this; a slower link carries it in parts,
+/// so that its receiver sees the rate of the link and not bursts.
+pub const CARRY_WHOLE_MAX: Duration = Duration::from_millis(1);
+
+/// Flows remembered per direction. A table row is ~64 bytes, so 4 MiB; more flows than this share rows.
+pub const FLOWS_MAX: usize = 65_536;
+
+/// Packets of a TUN device's own queue. The driver empties it every few microseconds, but a stall of 10 ms at
+/// 10 Gbit/s of 1500-byte packets is 8,000 packets; the default of 500 drops bursts silently.
+pub const TUN_QUEUE_PACKETS: u32 = 30_000;
+
+/// Packets taken from one device before the other one, and what is due, get their turn: at ~1 us a packet, 64
+/// keep the delivery error of a busy link below 0.1 ms.
+pub const READ_BATCH: usize = 64;
+
+/// Rate assumed for sizing packet memory where the link has none: above what TUN carries on today's machines.
+pub const UNSHAPED_RATE_BPS: u64 = 25_000_000_000;
+
+/// Packet memory beyond bandwidth x delay + queue: small packets take a chunk's tail, and a stalled host's 20 ms
+/// at 25 Gbit/s is 62 MiB.
+pub const MEMORY_SLACK_BYTES: u64 = 64 << 20;
+
+/// Touched before the first packet at the most; beyond it memory is touched as it is first used.
+pub const MEMORY_TOUCHED_BYTES_MAX: u64 = 1 << 30;
+
+/// A message on the control socket: one JSON line. Ours are below 8 KiB.
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;

@@ -1,0 +1,124 @@
+//! What a run of the emulator did, and whether its results can be trusted.
+
+use std::fmt;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::link::{Counters, LinkConfig};
+
+/// How late packets were delivered, in microseconds after the time the model named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lateness {
+    /// Median.
+    pub p50_us: u64,
+    /// 99th percentile.
+    pub p99_us: u64,
+    /// The worst.
+    pub max_us: u64,
+}
+
+impl Lateness {
+    /// Reads the percentiles off a histogram in microseconds.
+    #[must_use]
+    pub fn of(histogram: &Histogram<u64>) -> Self {
+        Self {
+            p50_us: histogram.value_at_quantile(0.5),
+            p99_us: histogram.value_at_quantile(0.99),
+            max_us: histogram.max(),
+        }
+    }
+}
+
+/// One direction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DirectionReport {
+    /// Settings in force.
+    pub config: LinkConfig,
+    /// What the model did.
+    pub counters: Counters,
+    /// Bytes waiting for the wire now.
+    pub queue_bytes: u64,
+    /// How late the driver was.
+    pub lateness: Lateness,
+    /// Packets the emulator itself dropped: memory full, or refused by the device.
+    pub own_drops: u64,
+}
+
+/// Both directions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The way through the kernel.
+    pub engine: String,
+    /// Whether the driver runs with real-time priority.
+    pub realtime: bool,
+    /// From `near` to `far`.
+    pub forward: DirectionReport,
+    /// From `far` to `near`.
+    pub backward: DirectionReport,
+    /// Why the results should not be trusted; empty: they can be.
+    pub doubts: Vec<String>,
+}
+
+/// Late by less than this is within the error of a host's own scheduling.
+const LATENESS_P99_MAX: Duration = Duration::from_millis(2);
+
+/// A stall longer than this, or a quarter of the delay where that is more, changes what TCP does.
+const STALL_MAX: Duration = Duration::from_millis(50);
+
+impl Report {
+    /// Puts both directions together and judges them.
+    #[must_use]
+    pub fn new(engine: &str, realtime: bool, forward: DirectionReport, backward: DirectionReport) -> Self {
+        let mut doubts = Vec::new();
+        for (name, direction) in [("near->far", &forward), ("far->near", &backward)] {
+            if direction.own_drops > 0 {
+                doubts.push(format!("{name}: the emulator itself dropped {} packets", direction.own_drops));
+            }
+            let p99 = Duration::from_micros(direction.lateness.p99_us);
+            if p99 > LATENESS_P99_MAX {
+                doubts.push(format!("{name}: 1 % of packets were more than {p99:?} late"));
+            }
+            let worst = Duration::from_micros(direction.lateness.max_us);
+            if worst > STALL_MAX.max(direction.config.delay / 4) {
+                doubts.push(format!("{name}: it stalled for {worst:?} (the CPUs are too busy)"));
+            }
+        }
+        Self { engine: engine.to_owned(), realtime, forward, backward, doubts }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let priority = if self.realtime { "real-time priority" } else { "normal priority" };
+        writeln!(f, "link emulated by {} at {priority}", self.engine)?;
+        for (name, d) in [("near->far", &self.forward), ("far->near", &self.backward)] {
+            let c = &d.counters;
+            let share = |n: u64| if c.segments == 0 { 0.0 } else { n as f64 / c.segments as f64 * 100.0 };
+            write!(
+                f,
+                "  {name}  {} packets, {:.1} MB; lost {} ({:.4} %), dropped by the queue {} ({:.4} %)",
+                c.segments,
+                c.bytes as f64 / 1e6,
+                c.lost,
+                share(c.lost),
+                c.dropped_queue,
+                share(c.dropped_queue),
+            )?;
+            if c.corrupted > 0 {
+                write!(f, ", corrupted {}", c.corrupted)?;
+            }
+            writeln!(
+                f,
+                "; late by p50 {} us, p99 {} us, max {} us",
+                d.lateness.p50_us, d.lateness.p99_us, d.lateness.max_us
+            )?;
+        }
+        if self.doubts.is_empty() {
+            write!(f, "  trusted: yes")
+        } else {
+            write!(f, "  trusted: NO: {}", self.doubts.join("; "))
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! `longhaul emulate`: a long fat network on this machine.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use longhaul_emulator::control::{Client, ControlError, Daemon, Name};
+use longhaul_emulator::loss::Probability;
+use longhaul_emulator::namespace::{self, Namespace};
+use longhaul_emulator::spec::QueueSpec;
+use longhaul_emulator::topology::host_names;
+use longhaul_emulator::{Host, LinkSpec, TwoHosts};
+
+use crate::units;
+
+/// A long fat network on this machine: two hosts, `near` and `far`, and a link with delay, rate, queue and loss
+///
+/// Works as root, or as any user where the kernel lets users make namespaces and /dev/net/tun is open to them.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  longhaul emulate run --rtt 300ms --rate 1Gbit -- ping -c 3 far
+  longhaul emulate run --rtt 100ms --rate 1Gbit --loss 0.1% --far 'iperf3 -s -1' -- iperf3 -c far
+  longhaul emulate up lab --rtt 200ms --rate 10Gbit
+  longhaul emulate exec lab far -- iperf3 -s -D
+  longhaul emulate set lab --loss 1%
+  longhaul emulate show lab --json
+  longhaul emulate down lab")]
+pub(crate) struct Emulate {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Run(Run),
+    Up(Up),
+    Exec(Exec),
+    Set(Set),
+    Show(Show),
+    Down(Down),
+    #[command(hide = true)]
+    Daemon(Up),
+}
+
+/// Run a command on host `near` behind the link; exits as the command does
+#[derive(Debug, Args)]
+struct Run {
+    #[command(flatten)]
+    link: Link,
+    /// Shell command to run on host `far` meanwhile; ended when CMD ends
+    #[arg(long, value_name = "CMD")]
+    far: Option<OsString>,
+    /// No report at the end
+    #[arg(short, long)]
+    quiet: bool,
+    /// Command and arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Start a network under a name, in the background
+#[derive(Debug, Args)]
+struct Up {
+    name: Name,
+    #[command(flatten)]
+    link: Link,
+}
+
+/// Run a command on a host of a running network
+#[derive(Debug, Args)]
+struct Exec {
+    name: Name,
+    host: HostArg,
+    /// Command and arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Change the link of a running network; what is not named stays
+#[derive(Debug, Args)]
+struct Set {
+    name: Name,
+    #[command(flatten)]
+    link: LinkSettings,
+}
+
+/// Show what has passed a running network's link
+#[derive(Debug, Args)]
+struct Show {
+    name: Name,
+    /// One JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// End a running network
+#[derive(Debug, Args)]
+struct Down {
+    name: Name,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum HostArg {
+    Near,
+    Far,
+}
+
+impl From<HostArg> for Host {
+    fn from(host: HostArg) -> Self {
+        match host {
+            HostArg::Near => Self::Near,
+            HostArg::Far => Self::Far,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct Link {
+    #[command(flatten)]
+    settings: LinkSettings,
+    /// Seed of every random decision: the same seed loses the same packets
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+}
+
+/// Values may differ each way: `NEAR_TO_FAR,FAR_TO_NEAR`, as in `--rate 1Gbit,100Mbit`.
+#[derive(Debug, Args)]
+struct LinkSettings {
+    /// Round-trip time, half of it each way
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "delay")]
+    rtt: Option<Duration>,
+    /// One-way delay
+    #[arg(long, value_name = "TIME[,TIME]", value_parser = |s: &str| units::each_way(s, units::duration))]
+    delay: Option<[Option<Duration>; 2]>,
+    /// Rate of the wire, Ethernet framing included: 1Gbit carries 941 Mbit/s of TCP payload [default: unlimited]
+    #[arg(long, value_name = "RATE[,RATE]", value_parser = |s: &str| units::each_way(s, units::rate))]
+    rate: Option<[Option<u64>; 2]>,
+    /// Drop-tail queue in bytes, or in multiples of rate x RTT, as `1bdp` [default: 1bdp]
+    #[arg(long, value_name = "SIZE[,SIZE]", value_parser = |s: &str| units::each_way(s, units::queue))]
+    queue: Option<[Option<QueueSpec>; 2]>,
+    /// Share of packets lost at random
+    #[arg(long, value_name = "P[,P]", value_parser = |s: &str| units::each_way(s, units::probability))]
+    loss: Option<[Option<Probability>; 2]>,
+    /// Share of packets with one flipped bit that checksums do not see
+    #[arg(long, value_name = "P[,P]", value_parser = |s: &str| units::each_way(s, units::probability))]
+    corrupt: Option<[Option<Probability>; 2]>,
+}
+
+impl LinkSettings {
+    fn spec(&self) -> LinkSpec {
+        LinkSpec {
+            delay: self.rtt.map_or(self.delay.unwrap_or_default(), |rtt| [Some(rtt / 2); 2]),
+            rate_bps: self.rate.unwrap_or_default(),
+            queue: self.queue.unwrap_or_default(),
+            loss: self.loss.unwrap_or_default(),
+            corrupt: self.corrupt.unwrap_or_default(),
+        }
+    }
+}
+
+impl Emulate {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.action {
+            Action::Run(run) => run.run(),
+            Action::Up(up) => up.up(),
+            Action::Daemon(up) => up.daemon(),
+            Action::Exec(exec) => exec.run(),
+            Action::Set(set) => {
+                Client::connect(set.name)?.set(set.link.spec())?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Action::Show(show) => show.run(),
+            Action::Down(down) => match Client::connect(down.name).and_then(Client::down) {
+                // What it is for holds: nothing is up.
+                Err(error @ ControlError::NotUp(_)) => {
+                    eprintln!("{error}");
+                    Ok(ExitCode::SUCCESS)
+                }
+                result => Ok(result.map(|()| ExitCode::SUCCESS)?),
+            },
+        }
+    }
+}
+
+impl Run {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let link = self.link.settings.spec().resolve()?;
+        namespace::gain_rights()?;
+        let hosts = TwoHosts::start(link, self.link.seed)?;
+        let mut far = match &self.far {
+            None => None,
+            Some(far) => {
+                let mut child = hosts.spawn(Host::Far, shell(far).stdin(Stdio::null()).process_group(0))?;
+                wait_until_far_listens(hosts.namespace(Host::Far), &mut child)?;
+                Some(child)
+            }
+        };
+        // Ctrl-C reaches the command by itself; this process stays to end the far one and to report.
+        let mut signals = signal_hook::iterator::Signals::new([
+            signal_hook::consts::SIGINT,
+            signal_hook::consts::SIGTERM,
+            signal_hook::consts::SIGHUP,
+        ])?;
+        let mut command = Command::new(&self.command[0]);
+        let near = hosts.spawn(Host::Near, command.args(&self.command[1..]));
+        let status = near.map_err(anyhow::Error::from).and_then(|mut near| {
+            let pid = rustix::process::Pid::from_child(&near);
+            let handle = signals.handle();
+            let forward = std::thread::spawn(move || {
+                for signal in signals.forever().filter(|s| *s != signal_hook::consts::SIGINT) {
+                    if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+                        let _ = rustix::process::kill_process(pid, signal); // gone already: fine
+                    }
+                }
+            });
+            let status = near.wait();
+            handle.close();
+            let _ = forward.join();
+            Ok(status?)
+        });
+        if let Some(far) = &mut far {
+            end_group(far)?;
+        }
+        if !self.quiet {
+            eprintln!("{}", hosts.report()?);
+        }
+        Ok(exit_code_of(status?))
+    }
+}
+
+impl Up {
+    /// Starts the daemon and waits for its word that all is up.
+    fn up(self) -> anyhow::Result<ExitCode> {
+        self.link.settings.spec().resolve()?;
+        let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+        let verb = arguments.iter().position(|a| a == "up").context("`up` is among the arguments")?;
+        arguments[verb] = "daemon".into();
+        let mut daemon = Command::new(std::env::current_exe()?)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the network's own process")?;
+        let mut said = String::new();
+        let stdout = daemon.stdout.take().context("the daemon's output is piped")?;
+        BufReader::new(stdout).read_line(&mut said)?;
+        if said.is_empty() {
+            daemon.wait()?; // it has told the reason on standard error
+            return Ok(ExitCode::from(2));
+        }
+        print_out(&said)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn daemon(self) -> anyhow::Result<ExitCode> {
+        rustix::process::setsid().context("cannot leave the terminal")?;
+        let spec = self.link.settings.spec();
+        let daemon = Daemon::bind(self.name.clone())?;
+        let user: Option<OwnedFd> = if namespace::gain_rights()? {
+            Some(std::fs::File::open("/proc/self/ns/user")?.into())
+        } else {
+            None
+        };
+        let hosts = TwoHosts::start(spec.resolve()?, self.link.seed)?;
+        print_out(&format!("{} is up: `longhaul emulate exec {} near -- ping far`\n", self.name, self.name))?;
+        detach_stdio()?;
+        daemon.serve(&hosts, spec, user.as_ref())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Exec {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let namespace = Client::connect(self.name)?.enter(self.host.into())?;
+        namespace.enter(&host_names())?;
+        let error = Command::new(&self.command[0]).args(&self.command[1..]).exec();
+        bail!("cannot start {}: {error}", self.command[0].to_string_lossy())
+    }
+}
+
+impl Show {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let report = Client::connect(self.name)?.show()?;
+        let text = if self.json { serde_json::to_string(&report)? } else { report.to_string() };
+        print_out(&format!("{text}\n"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn print_out(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// The daemon's words went to the terminal of `up`; from now on it holds nothing of it.
+fn detach_stdio() -> io::Result<()> {
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+fn shell(command: &OsString) -> Command {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command);
+    shell
+}
+
+/// The near command may start as soon as somebody listens at the far end, or the far command has ended, or after
+/// a grace for commands that never listen.
+fn wait_until_far_listens(far: &Namespace, child: &mut Child) -> anyhow::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < deadline && child.try_wait()?.is_none() && !far.run(somebody_listens)? {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Whether a TCP socket listens or a UDP socket is bound in the calling thread's network namespace.
+fn somebody_listens() -> bool {
+    let lines = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+    const LISTEN: &str = "0A";
+    ["tcp", "tcp6"].iter().any(|f| lines(f).lines().any(|l| l.split_whitespace().nth(3) == Some(LISTEN)))
+        || ["udp", "udp6"].iter().any(|f| lines(f).lines().count() > 1)
+}
+
+/// SIGTERM to the command and what it started, SIGKILL after two seconds.
+fn end_group(child: &mut Child) -> io::Result<()> {
+    use rustix::process::{Signal, kill_process_group};
+    let group = rustix::process::Pid::from_child(child);
+    let _ = kill_process_group(group, Signal::TERM); // it may have ended by itself
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while child.try_wait()?.is_none() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = kill_process_group(group, Signal::KILL);
+    child.wait().map(drop)
+}
+
+/// As a shell tells it: the command's own code, or 128 + the signal that ended it.
+fn exit_code_of(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

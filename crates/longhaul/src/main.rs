@@ -1,0 +1,18 @@
+//! The `longhaul` command.
+
+mod cli;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match cli::Cli::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("longhaul: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
