@@ -12,7 +12,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +67,7 @@ pub enum ControlError {
     #[error("{0}")]
     Refused(String),
     /// The socket.
-    #[error("cannot speak with the emulated network `{name}`: {source}")]
+    #[error("cannot speak with the emulated network `{name}`")]
     Io {
         /// The topology.
         name: String,
@@ -170,7 +171,12 @@ impl Drop for Daemon {
 }
 
 /// True when the request was to end.
-fn answer(stream: UnixStream, hosts: &TwoHosts, spec: &mut LinkSpec, user: Option<&OwnedFd>) -> io::Result<bool> {
+fn answer(
+    stream: UnixStream,
+    hosts: &TwoHosts,
+    spec: &mut LinkSpec,
+    user: Option<&OwnedFd>,
+) -> io::Result<bool> {
     let mut line = Vec::new();
     BufReader::new((&stream).take(CONTROL_MESSAGE_BYTES_MAX as u64)).read_until(b'\n', &mut line)?;
     let request: Request = match serde_json::from_slice(&line) {
@@ -236,7 +242,9 @@ impl Client {
         let path = name.socket_path()?;
         match UnixStream::connect(&path) {
             Ok(stream) => Ok(Self { name, stream }),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
                 remove_if_there(&path).map_err(name.io())?;
                 Err(ControlError::NotUp(name.0))
             }

@@ -107,7 +107,8 @@ impl Driver {
     /// # Errors
     /// When the kernel has no event descriptor left.
     pub fn new(near: Tun, far: Tun, link: LinkPair, seed: u64) -> io::Result<(Self, DriverHandle)> {
-        let wake = std::sync::Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let wake =
+            std::sync::Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (requests, inbox) = channel();
         let direction = |config: crate::link::LinkConfig, number| {
             let held = config.bytes_held_max();

@@ -173,7 +173,9 @@ impl Link {
         let now = u128::from(now) << FRACTION_BITS;
         match self.byte_time {
             0 => 0,
-            per_byte => u64::try_from(self.free_at.saturating_sub(now) / u128::from(per_byte)).unwrap_or(u64::MAX),
+            per_byte => {
+                u64::try_from(self.free_at.saturating_sub(now) / u128::from(per_byte)).unwrap_or(u64::MAX)
+            }
         }
     }
 

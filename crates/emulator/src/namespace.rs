@@ -29,13 +29,15 @@ pub enum NamespaceError {
     )]
     User(io::Error),
     /// The network namespace itself.
-    #[error("cannot make or enter a network namespace: {0}; it needs root (CAP_SYS_ADMIN) or a user namespace")]
+    #[error(
+        "cannot make or enter a network namespace: {0}; it needs root (CAP_SYS_ADMIN) or a user namespace"
+    )]
     Net(io::Error),
     /// The names of the hosts could not be put before `/etc/hosts`.
     #[error("cannot give the hosts their names: {0}")]
     Hosts(io::Error),
     /// The command itself.
-    #[error("cannot start {program}: {source}")]
+    #[error("cannot start {program}")]
     Spawn {
         /// What was to be run.
         program: String,
@@ -157,7 +159,8 @@ fn name_hosts(hosts: &[(&str, IpAddr)]) -> io::Result<()> {
         text.push_str(&format!("\n{address} {name}"));
     }
     text.push('\n');
-    let path = std::env::temp_dir().join(format!(".longhaul-hosts-{}", rustix::thread::gettid().as_raw_nonzero()));
+    let path =
+        std::env::temp_dir().join(format!(".longhaul-hosts-{}", rustix::thread::gettid().as_raw_nonzero()));
     fs::write(&path, text)?;
     let bound = rustix::mount::mount_bind(&path, "/etc/hosts");
     fs::remove_file(&path)?; // the mount keeps the file

@@ -226,12 +226,14 @@ impl Layout {
                 if header < 20 || header > ip.len() {
                     return None;
                 }
-                let address = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&fixed[at..at + 4]).unwrap_or_default());
+                let address =
+                    |at: usize| IpAddr::from(<[u8; 4]>::try_from(&fixed[at..at + 4]).unwrap_or_default());
                 (header, fixed[9], (address(12), address(16)))
             }
             6 => {
                 let fixed: &[u8; 40] = ip.first_chunk()?;
-                let address = |at: usize| IpAddr::from(<[u8; 16]>::try_from(&fixed[at..at + 16]).unwrap_or_default());
+                let address =
+                    |at: usize| IpAddr::from(<[u8; 16]>::try_from(&fixed[at..at + 16]).unwrap_or_default());
                 // Extension headers are rare here and never before a GSO payload the kernel makes.
                 (40, fixed[6], (address(8), address(24)))
             }

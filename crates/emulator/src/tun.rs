@@ -7,6 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use zerocopy::{Immutable, IntoBytes};
+
 use crate::limits::{MTU, TUN_QUEUE_PACKETS};
 
 // linux/if_tun.h
@@ -28,6 +30,29 @@ struct In6IfReq {
     index: libc::c_int,
 }
 
+/// A netlink message (rtnetlink(7)) with one attribute: the queue length of a device.
+#[derive(Clone, Copy, Default, IntoBytes, Immutable)]
+#[repr(C)]
+struct SetQueueLen {
+    // struct nlmsghdr
+    length: u32,
+    message: u16,
+    flags: u16,
+    sequence: u32,
+    port: u32,
+    // struct ifinfomsg
+    family: u8,
+    pad: u8,
+    device_type: u16,
+    index: u32,
+    device_flags: u32,
+    change: u32,
+    // struct rtattr
+    attribute_length: u16,
+    attribute: u16,
+    packets: u32,
+}
+
 /// A TUN device and its file.
 #[derive(Debug)]
 pub struct Tun {
@@ -44,7 +69,7 @@ pub enum TunError {
     )]
     Open(io::Error),
     /// A step of the set-up failed.
-    #[error("cannot set up network device {device}: {step}: {source}")]
+    #[error("cannot set up network device {device}: {step}")]
     Setup {
         /// The device's name.
         device: String,
@@ -74,7 +99,8 @@ impl Tun {
         unsafe { ioctl(&file, TUNSETIFF, &raw mut request) }.map_err(failed("create"))?;
         // UDP segmentation came with Linux 6.2; older kernels refuse its flags.
         // SAFETY: TUNSETOFFLOAD takes its argument by value.
-        let offload = |flags: libc::c_ulong| unsafe { check(libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, flags)) };
+        let offload =
+            |flags: libc::c_ulong| unsafe { check(libc::ioctl(file.as_raw_fd(), TUNSETOFFLOAD, flags)) };
         offload(TSO | TUN_F_USO4 | TUN_F_USO6).or_else(|_| offload(TSO)).map_err(failed("set offloads"))?;
         let interface = Interface::named(name).map_err(failed("open a socket"))?;
         interface.set_mtu(MTU).map_err(failed("set the MTU"))?;
@@ -139,12 +165,39 @@ impl Interface {
         unsafe { ioctl(&self.socket, libc::SIOCSIFMTU, &raw mut request) }
     }
 
+    /// By netlink: the ioctl for it wants rights in the first user namespace.
     fn set_queue_len(&self, packets: u32) -> io::Result<()> {
-        let mut request = interface_request(&self.name);
-        // ifr_qlen shares its place with ifr_mtu and ifr_ifindex: an int.
-        request.ifr_ifru.ifru_mtu = packets as libc::c_int;
-        // SAFETY: as above.
-        unsafe { ioctl(&self.socket, libc::SIOCSIFTXQLEN, &raw mut request) }
+        use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+        let index = rustix::net::netdevice::name_to_index(&self.socket, &self.name)?;
+        let request = SetQueueLen {
+            length: size_of::<SetQueueLen>() as u32,
+            message: libc::RTM_NEWLINK,
+            flags: (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16,
+            index,
+            attribute_length: 8,
+            attribute: libc::IFLA_TXQLEN,
+            packets,
+            ..SetQueueLen::default()
+        };
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None, // NETLINK_ROUTE is 0
+        )?;
+        rustix::net::send(&socket, request.as_bytes(), SendFlags::empty())?;
+        let mut answer = [0u8; 512];
+        let (got, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
+        // struct nlmsghdr, then the negated errno.
+        match answer[..got]
+            .get(16..20)
+            .and_then(|code| <[u8; 4]>::try_from(code).ok())
+            .map(i32::from_ne_bytes)
+        {
+            Some(0) => Ok(()),
+            Some(code) => Err(io::Error::from_raw_os_error(-code)),
+            None => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     fn set_ipv4(&self, address: Ipv4Addr, prefix: u8) -> io::Result<()> {

@@ -46,7 +46,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// `1Gbit`, `10G`, `500Mbit/s`, `940Mbps`: bits per second, decimal prefixes. `125MB/s`: bytes per second.
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
-    let bad = || format!("`{text}` is not a rate; write `1Gbit`, `500M` (bits per second) or `125MB/s` (bytes)");
+    let bad =
+        || format!("`{text}` is not a rate; write `1Gbit`, `500M` (bits per second) or `125MB/s` (bytes)");
     let (prefix, rest) = match unit.chars().next() {
         Some('k' | 'K') => (1e3, &unit[1..]),
         Some('M') => (1e6, &unit[1..]),
@@ -154,10 +155,7 @@ mod tests {
         assert_eq!(probability("1e-5").map(Probability::get), Ok(1e-5));
         assert_eq!(queue("1bdp"), Ok(QueueSpec::Bdp(1.0)));
         assert_eq!(queue("64k"), Ok(QueueSpec::Bytes(65536)));
-        assert_eq!(
-            each_way("1G,10M", rate),
-            Ok([Some(1_000_000_000), Some(10_000_000)])
-        );
+        assert_eq!(each_way("1G,10M", rate), Ok([Some(1_000_000_000), Some(10_000_000)]));
     }
 
     #[test]

@@ -58,7 +58,8 @@ fn a_slow_link_delivers_in_parts_of_a_millisecond() {
 
 #[test]
 fn a_full_queue_drops_the_tail_and_an_idle_link_takes_any_packet() {
-    let config = LinkConfig { rate_bps: Some(1_000_000_000), queue_bytes: Some(15_380), ..LinkConfig::default() };
+    let config =
+        LinkConfig { rate_bps: Some(1_000_000_000), queue_bytes: Some(15_380), ..LinkConfig::default() };
     let mut link = link(config.clone());
     let runs = offer(&mut link, 0, &train(1, 45));
     assert_eq!((runs.len(), runs[0].count), (1, 10));

@@ -325,7 +325,8 @@ fn wait_until_far_listens(far: &Namespace, child: &mut Child) -> anyhow::Result<
 
 /// Whether a TCP socket listens or a UDP socket is bound in the calling thread's network namespace.
 fn somebody_listens() -> bool {
-    let lines = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+    let lines =
+        |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
     const LISTEN: &str = "0A";
     ["tcp", "tcp6"].iter().any(|f| lines(f).lines().any(|l| l.split_whitespace().nth(3) == Some(LISTEN)))
         || ["udp", "udp6"].iter().any(|f| lines(f).lines().count() > 1)

@@ -1,0 +1,162 @@
+//! Control over QUIC (RFC 9000): each request and its reply are one short bidirectional stream, so that a lost packet
+//! holds up nobody else's.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{
+    Connection, Endpoint, EndpointConfig, IdleTimeout, RecvStream, SendStream, TransportConfig, VarInt,
+};
+
+use super::{Arriving, ControlGone, ENVELOPE_BYTES, Envelope};
+use crate::identity::PublicKey;
+use crate::limits::{
+    CONTROL_BODY_BYTES_MAX, CONTROL_STREAMS_MAX, CONTROL_WINDOW_BYTES, KEEP_ALIVE, LINK_IDLE_TIMEOUT,
+};
+use crate::secure::HandshakeError;
+use crate::tls::{ClientTls, Purpose, SERVER_NAME, peer_key};
+
+const MESSAGE_BYTES_MAX: usize = ENVELOPE_BYTES + CONTROL_BODY_BYTES_MAX;
+
+fn transport_config() -> TransportConfig {
+    let mut config = TransportConfig::default();
+    config
+        .max_concurrent_bidi_streams(CONTROL_STREAMS_MAX.into())
+        .max_concurrent_uni_streams(0u32.into())
+        .stream_receive_window((MESSAGE_BYTES_MAX as u32 + 1024).into())
+        .receive_window(CONTROL_WINDOW_BYTES.into())
+        .send_window(CONTROL_WINDOW_BYTES.into())
+        .datagram_receive_buffer_size(None)
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(LINK_IDLE_TIMEOUT.as_millis() as u32))))
+        // Holds its rate where single packets are lost at random, as the lanes do.
+        .congestion_controller_factory(Arc::new(quinn::congestion::BbrConfig::default()));
+    config
+}
+
+/// Makes QUIC connections to servers.
+#[derive(Debug)]
+pub(crate) struct QuicClient {
+    tls: ClientTls,
+    config: quinn::ClientConfig,
+}
+
+impl QuicClient {
+    pub(crate) fn new(tls: ClientTls) -> Result<Self, HandshakeError> {
+        let crypto = QuicClientConfig::try_from(tls.config.clone()).map_err(|_| HandshakeError::Foreign)?;
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        config.transport_config(Arc::new(transport_config()));
+        Ok(Self { tls, config })
+    }
+
+    /// Connects from `local` to `remote`, and says whose key the server has.
+    pub(crate) async fn connect(
+        &self,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+    ) -> Result<(Connection, PublicKey), HandshakeError> {
+        let any = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let endpoint = Endpoint::client(SocketAddr::new(local.unwrap_or(any), 0))?;
+        let connecting = endpoint
+            .connect_with(self.config.clone(), remote, SERVER_NAME)
+            .map_err(|_| HandshakeError::Foreign)?;
+        let connection = connecting.await.map_err(|error| match self.tls.take_refusal() {
+            Some(refusal) => HandshakeError::Untrusted(refusal),
+            None => HandshakeError::Io(io::Error::from(error)),
+        })?;
+        let key = key_of(&connection).ok_or(HandshakeError::Foreign)?;
+        Ok((connection, key))
+    }
+}
+
+/// Accepts QUIC connections.
+#[derive(Debug)]
+pub(crate) struct QuicServer {
+    endpoint: Endpoint,
+}
+
+impl QuicServer {
+    /// Listens on a bound socket.
+    pub(crate) fn listen(socket: UdpSocket, tls: rustls::ServerConfig) -> io::Result<Self> {
+        let crypto = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
+        let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        config.transport_config(Arc::new(transport_config()));
+        let runtime = Arc::new(quinn::TokioRuntime);
+        Ok(Self { endpoint: Endpoint::new(EndpointConfig::default(), Some(config), socket, runtime)? })
+    }
+
+    /// The next connection attempt; `None` when the server is shutting down. An address that has not been proved
+    /// is asked to prove itself first when many are waiting (RFC 9000, 8.1.2).
+    pub(crate) async fn accept(&self) -> Option<quinn::Incoming> {
+        loop {
+            let incoming = self.endpoint.accept().await?;
+            if self.endpoint.open_connections() > RETRY_ABOVE && !incoming.remote_address_validated() {
+                let _ = incoming.retry(); // only fails for validated ones
+                continue;
+            }
+            return Some(incoming);
+        }
+    }
+
+    /// Finishes the handshake of an attempt.
+    pub(crate) async fn finish(
+        incoming: quinn::Incoming,
+        limit: Duration,
+    ) -> Result<(Connection, PublicKey), HandshakeError> {
+        let connecting = incoming.accept().map_err(io::Error::from)?;
+        let connection = tokio::time::timeout(limit, connecting)
+            .await
+            .map_err(|_| HandshakeError::Timeout(limit))?
+            .map_err(io::Error::from)?;
+        // The listener speaks for lanes, too, but those come by TCP.
+        let alpn = connection
+            .handshake_data()
+            .and_then(|data| data.downcast::<quinn::crypto::rustls::HandshakeData>().ok())
+            .and_then(|data| data.protocol);
+        if alpn.as_deref().and_then(Purpose::from_alpn) != Some(Purpose::Control) {
+            return Err(HandshakeError::Foreign);
+        }
+        let key = key_of(&connection).ok_or(HandshakeError::Foreign)?;
+        Ok((connection, key))
+    }
+
+    /// Closes all connections.
+    pub(crate) async fn close(&self) {
+        self.endpoint.close(0u32.into(), b"server shuts down");
+        self.endpoint.wait_idle().await;
+    }
+}
+
+/// Open connections above which a new address must prove itself: an ordinary server never gets there.
+const RETRY_ABOVE: usize = 256;
+
+fn key_of(connection: &Connection) -> Option<PublicKey> {
+    let identity = connection.peer_identity()?;
+    let certificates = identity.downcast::<Vec<rustls::pki_types::CertificateDer<'static>>>().ok()?;
+    peer_key(Some(&certificates))
+}
+
+pub(super) async fn exchange(connection: &Connection, envelope: &Envelope) -> Result<Bytes, ControlGone> {
+    let (mut send, mut receive) = connection.open_bi().await.map_err(|_| ControlGone)?;
+    send.write_chunk(envelope.encode()).await.map_err(|_| ControlGone)?;
+    send.finish().map_err(|_| ControlGone)?;
+    receive.read_to_end(MESSAGE_BYTES_MAX).await.map(Bytes::from).map_err(|_| ControlGone)
+}
+
+pub(super) async fn accept(connection: &Connection) -> Result<Arriving, ControlGone> {
+    connection.accept_bi().await.map(|(send, receive)| Arriving::Quic(send, receive)).map_err(|_| ControlGone)
+}
+
+pub(super) async fn read(mut stream: RecvStream) -> Option<Envelope> {
+    Envelope::decode(stream.read_to_end(MESSAGE_BYTES_MAX).await.ok()?.into())
+}
+
+pub(super) async fn reply(mut stream: SendStream, reply: Bytes) {
+    if stream.write_chunk(reply).await.is_ok() {
+        let _ = stream.finish(); // fails only when the connection is gone
+    }
+}

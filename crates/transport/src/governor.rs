@@ -1,0 +1,326 @@
+//! How fast all lanes together send, so that they behave as one flow that knows its path. Pure.
+//!
+//! Each lane's congestion control looks for the bottleneck by itself; sixteen of them overfill its queue sixteen
+//! times, lose a tenth of their packets there and slow down in step. The governor sees all lanes at once. It lets
+//! them search freely until a queue stands (the round-trip time is above its minimum everywhere), takes the rate that
+//! is then delivered for the path's, and from then on paces the lanes just under it: the queue drains, nothing is
+//! lost, the rate stays. Now and then it sends more for a round trip, and searches again when more comes through.
+//!
+//! ```text
+//!            a queue stands                  it is gone                  time to look
+//!   SEARCH -----------------> DRAIN (0.75 B) -----------> CRUISE (0.985 B) --------> PROBE (1.1 B)
+//!     ^                         |                          ^                           |  |
+//!     |                         | it does not go:          +---------------------------+  |
+//!     |                         v others fill it             no more came through         |
+//!     +-- after a while -- COMPETE (no cap)                                               |
+//!     +-----------------------------------------------------------------------------------+
+//!                                      more came through
+//! ```
+//!
+//! While it searches, and where packets are lost at random, BBR is the better congestion control: it fills a path in a
+//! few round trips and does not take a lost packet for a full queue. Under a cap on a clean path CUBIC is: it has no
+//! cycles of its own. The governor says which.
+//!
+//! B is a rate of delivered bytes. What lanes lose to random loss, or leave out in their own cycles, the cap makes up
+//! for: while it cruises it is raised until as much comes through as intended. The idea of pacing just under the slowest part is Hiraki's (UsadaFox, 2010); the states are BBR's (Cardwell et al.,
+//! "BBR: Congestion-Based Congestion Control", 2016), for a bundle of connections instead of one.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::scheduler::Nanos;
+
+/// What all lanes together say at one time. Counters only grow, also when lanes come and go.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PathReading {
+    /// Bytes that have arrived so far, in order or not.
+    pub delivered: u64,
+    /// Bytes that had to be sent again so far.
+    pub retransmitted: u64,
+    /// The middle lane's smoothed round-trip time.
+    pub rtt: Duration,
+    /// The least round-trip time any lane has seen.
+    pub min_rtt: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Search,
+    Drain {
+        since: Nanos,
+    },
+    Cruise {
+        since: Nanos,
+    },
+    /// Sends more for a round trip, less for another, and waits a third for the acknowledgements.
+    Probe {
+        since: Nanos,
+        best: f64,
+    },
+    Compete {
+        since: Nanos,
+    },
+}
+
+/// The governor of one path.
+#[derive(Debug)]
+pub struct Governor {
+    state: State,
+    /// The path's rate in delivered bytes per second, as far as it is known.
+    bandwidth: f64,
+    readings: VecDeque<(Nanos, PathReading)>,
+    standing_ticks: u32,
+    compete_for: Duration,
+    /// What the cap is raised by so that the intended rate comes through.
+    boost: f64,
+    lossy: bool,
+    /// When the path was last seen to lose packets for no reason, and to hold what it was given.
+    last_random_loss: Nanos,
+    last_in_full: Nanos,
+    cap: Option<f64>,
+}
+
+const DRAIN_GAIN: f64 = 0.75;
+const CRUISE_GAIN: f64 = 0.985;
+const PROBE_GAIN: f64 = 1.1;
+
+/// More than this above the known rate is news.
+const NEWS: f64 = 1.03;
+
+/// A queue that stands in so many ticks in a row is no burst.
+const STANDING_TICKS: u32 = 2;
+
+/// Cruising time between probes: long enough that probes cost little, short enough to take up freed capacity.
+const CRUISE_MIN: Duration = Duration::from_secs(5);
+
+const CRUISE_RTTS: u32 = 20;
+
+/// Coming short by so much for a few round trips, while packets are lost, is no accident.
+const SHORTFALL: f64 = 0.05;
+
+/// A path on which nothing was lost for so long is clean.
+const CLEAN_AFTER: Duration = Duration::from_secs(10);
+
+const COMPETE_MIN: Duration = Duration::from_secs(10);
+const COMPETE_MAX: Duration = Duration::from_secs(120);
+
+/// Makes up for a loss of a quarter; beyond that lanes fall short for other reasons.
+const BOOST_MAX: f64 = 1.33;
+
+/// See [`Governor::best_rate`].
+const BEST_OF_ROUNDS: u32 = 4;
+
+const HISTORY: Duration = Duration::from_secs(4);
+
+impl Default for Governor {
+    fn default() -> Self {
+        Self {
+            state: State::Search,
+            bandwidth: 0.0,
+            readings: VecDeque::new(),
+            standing_ticks: 0,
+            compete_for: COMPETE_MIN,
+            boost: 1.0,
+            lossy: false,
+            last_random_loss: 0,
+            last_in_full: 0,
+            cap: None,
+        }
+    }
+}
+
+impl Governor {
+    /// Takes a reading; returns the cap on what all lanes together may send, in bytes per second, or none. Call about
+    /// every 100 ms while there is enough to send; [`pause`](Self::pause) when there is not.
+    pub fn on_tick(&mut self, now: Nanos, reading: PathReading) -> Option<f64> {
+        self.readings.push_back((now, reading));
+        while self.readings.len() > 2 && now - self.readings[0].0 > nanos(HISTORY) {
+            self.readings.pop_front();
+        }
+        let round = reading.min_rtt.max(Duration::from_millis(100));
+        let rate = self.rate_over(now, round);
+        self.standing_ticks = if queue_stands(&reading) { self.standing_ticks + 1 } else { 0 };
+        let standing = self.standing_ticks >= STANDING_TICKS;
+        self.adjust_boost(now, round, rate, standing);
+        self.note_loss(now, &reading, round, rate, standing);
+        self.state = self.next_state(now, &reading, round, rate, standing);
+        let gain = self.gain(now, round);
+        self.cap = gain.map(|gain| self.bandwidth * gain * self.boost);
+        self.cap
+    }
+
+    /// Whether the lanes should run BBR, rather than the system's choice.
+    #[must_use]
+    pub fn wants_bbr(&self) -> bool {
+        self.lossy || self.state == State::Search
+    }
+
+    /// The cap as of the last tick.
+    #[must_use]
+    pub fn cap(&self) -> Option<f64> {
+        self.cap
+    }
+
+    /// Nothing, or little, is being sent: what follows must not be compared with what was before.
+    pub fn pause(&mut self) {
+        self.readings.clear();
+        self.standing_ticks = 0;
+    }
+
+    /// The path's rate in delivered bytes per second, once it is known.
+    #[must_use]
+    pub fn bandwidth(&self) -> Option<f64> {
+        (self.state != State::Search && self.bandwidth > 0.0).then_some(self.bandwidth)
+    }
+
+    fn next_state(
+        &mut self,
+        now: Nanos,
+        reading: &PathReading,
+        round: Duration,
+        rate: f64,
+        standing: bool,
+    ) -> State {
+        let lasts = |since: Nanos, limit: Duration| now - since >= nanos(limit);
+        match self.state {
+            State::Search => {
+                if standing && rate > 0.0 {
+                    self.bandwidth = self.best_rate(now, round);
+                    return State::Drain { since: now };
+                }
+            }
+            State::Drain { since } => {
+                // While the queue drains the bottleneck is busy: its true rate shows.
+                self.bandwidth = self.bandwidth.max(rate);
+                if !queue_remains(reading) && lasts(since, round) {
+                    self.compete_for = COMPETE_MIN;
+                    return State::Cruise { since: now };
+                }
+                // A queue of two round trips, drained at a quarter of the rate, and twice that for the smoothed RTT.
+                if lasts(since, reading.rtt * 12 + Duration::from_secs(1)) {
+                    return State::Compete { since: now };
+                }
+            }
+            State::Cruise { since } => {
+                if standing {
+                    // The path has become narrower, or the estimate was too high: what comes through is the truth.
+                    let best = self.best_rate(now, round);
+                    if best < self.bandwidth * CRUISE_GAIN {
+                        self.bandwidth = best;
+                    }
+                    return State::Drain { since: now };
+                }
+                if lasts(since, CRUISE_MIN.max(round * CRUISE_RTTS)) {
+                    return State::Probe { since: now, best: 0.0 };
+                }
+            }
+            State::Probe { since, best } => {
+                let best = best.max(rate);
+                if best > self.bandwidth * NEWS {
+                    self.bandwidth = best;
+                    return State::Search;
+                }
+                if lasts(since, round * 3) {
+                    return State::Cruise { since: now };
+                }
+                return State::Probe { since, best };
+            }
+            State::Compete { since } => {
+                if lasts(since, self.compete_for) {
+                    self.compete_for = (self.compete_for * 2).min(COMPETE_MAX);
+                    return State::Search;
+                }
+            }
+        }
+        self.state
+    }
+
+    /// The cap as a multiple of the path's rate.
+    fn gain(&self, now: Nanos, round: Duration) -> Option<f64> {
+        match self.state {
+            State::Search | State::Compete { .. } => None,
+            State::Drain { .. } => Some(DRAIN_GAIN),
+            State::Cruise { .. } => Some(CRUISE_GAIN),
+            State::Probe { since, .. } if now - since < nanos(round) => Some(PROBE_GAIN),
+            // Gives back what the probe may have queued.
+            State::Probe { since, .. } if now - since < nanos(round * 2) => {
+                Some(2.0 * CRUISE_GAIN - PROBE_GAIN)
+            }
+            State::Probe { .. } => Some(CRUISE_GAIN),
+        }
+    }
+
+    /// Integral control: a shortfall of 1 % for a round trip raises the cap by 0.3 %.
+    fn adjust_boost(&mut self, now: Nanos, round: Duration, rate: f64, standing: bool) {
+        if standing {
+            self.boost = 1.0 + (self.boost - 1.0) / 2.0;
+        } else if matches!(self.state, State::Cruise { since } if now - since > nanos(round * 2)) {
+            let shortfall = CRUISE_GAIN - rate / self.bandwidth;
+            let ticks_per_round = round.as_secs_f64() / 0.1;
+            self.boost = (self.boost + shortfall * 0.3 / ticks_per_round).clamp(1.0, BOOST_MAX);
+        }
+    }
+
+    /// A packet lost where no queue stands, and none has for a few round trips, is lost at random.
+    fn note_loss(&mut self, now: Nanos, reading: &PathReading, round: Duration, rate: f64, standing: bool) {
+        let calm = !standing
+            && !queue_remains(reading)
+            && match self.state {
+                State::Search => true,
+                State::Cruise { since } => now - since > nanos(round * 4),
+                _ => false,
+            };
+        let before =
+            self.readings.iter().rev().nth(1).map_or(reading.retransmitted, |(_, r)| r.retransmitted);
+        if calm && reading.retransmitted > before {
+            self.last_random_loss = now;
+        }
+        if !calm || rate > self.bandwidth * (CRUISE_GAIN - SHORTFALL) {
+            self.last_in_full = now;
+        }
+        let lost_lately = self.last_random_loss > 0 && now - self.last_random_loss < nanos(round * 4);
+        let falls_short = now - self.last_in_full > nanos(round * 4);
+        if lost_lately && (falls_short || self.state == State::Search) {
+            self.lossy = true;
+        } else if calm && self.lossy && now - self.last_random_loss > nanos(CLEAN_AFTER.max(round * 20)) {
+            self.lossy = false;
+        }
+    }
+
+    /// The best rate over a round trip, of the last few: a host's stall is no property of the path.
+    fn best_rate(&self, now: Nanos, round: Duration) -> f64 {
+        let since = nanos(round * BEST_OF_ROUNDS);
+        let ends = self.readings.iter().enumerate().filter(|(_, (at, _))| now - at <= since);
+        let rates = ends.filter_map(|(i, &(at, last))| {
+            let start =
+                self.readings.iter().take(i).rev().find(|(earlier, _)| at - earlier >= nanos(round))?;
+            let span = Duration::from_nanos(at - start.0).as_secs_f64();
+            Some((last.delivered - start.1.delivered) as f64 / span)
+        });
+        rates.fold(0.0, f64::max)
+    }
+
+    /// Delivered bytes per second over about the last `span`.
+    fn rate_over(&self, now: Nanos, span: Duration) -> f64 {
+        let Some(&(_, last)) = self.readings.back() else { return 0.0 };
+        let earlier = self.readings.iter().rev().find(|(at, _)| now - at >= nanos(span));
+        let Some(&(at, first)) = earlier else { return 0.0 };
+        (last.delivered - first.delivered) as f64 / Duration::from_nanos(now - at).as_secs_f64()
+    }
+}
+
+/// Well above the minimum, and above what hosts themselves add.
+fn queue_stands(reading: &PathReading) -> bool {
+    reading.rtt > reading.min_rtt + (reading.min_rtt / 5).max(Duration::from_millis(3))
+}
+
+fn queue_remains(reading: &PathReading) -> bool {
+    reading.rtt > reading.min_rtt + (reading.min_rtt / 12).max(Duration::from_millis(2))
+}
+
+fn nanos(duration: Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const TICK: f64 = 0.1;
+
+/// A bottleneck with a drop-tail queue, and a bundle of flows that doubles per round trip until it loses packets or
+/// meets its cap.
+struct Bottleneck {
+    capacity: f64,
+    rtt: f64,
+    queue_max: f64,
+    random_loss: f64,
+    queue: f64,
+    rate: f64,
+    rtt_smoothed: f64,
+    reading: PathReading,
+    time: f64,
+    dropped: f64,
+    queued_time: f64,
+}
+
+impl Bottleneck {
+    fn new(mbit: f64, rtt_ms: f64, queue_bdp: f64, random_loss: f64) -> Self {
+        let (capacity, rtt) = (mbit * 1e6 / 8.0, rtt_ms / 1e3);
+        Self {
+            capacity,
+            rtt,
+            queue_max: (capacity * rtt * queue_bdp).max(100e3),
+            random_loss,
+            queue: 0.0,
+            rate: 146e3 / rtt,
+            rtt_smoothed: rtt,
+            reading: PathReading::default(),
+            time: 0.0,
+            dropped: 0.0,
+            queued_time: 0.0,
+        }
+    }
+
+    /// One tick under `cap`, while others take `others` bytes per second; bytes delivered.
+    fn step(&mut self, cap: Option<f64>, others: f64) -> f64 {
+        let steps = (TICK / (self.rtt / 4.0)).ceil().max(4.0);
+        let dt = TICK / steps;
+        let mut delivered = 0.0;
+        for _ in 0..steps as usize {
+            // BBR's own limit: twice what is delivered.
+            self.rate = (self.rate * 2f64.powf(dt / self.rtt)).min(self.capacity * 2.5);
+            let sending = cap.map_or(self.rate, |cap| self.rate.min(cap));
+            self.rate = self.rate.min(sending * 2.5);
+            let free = (self.capacity - others).max(1.0);
+            let arrived = sending * (1.0 - self.random_loss) * dt;
+            let through = (self.queue + arrived).min(free * dt);
+            self.queue += arrived - through;
+            let lost = (self.queue - self.queue_max).max(0.0);
+            self.queue -= lost;
+            self.dropped += lost;
+            let rtt_now = self.rtt + self.queue / free;
+            self.rtt_smoothed += (rtt_now - self.rtt_smoothed) * (dt / self.rtt).min(1.0) / 2.0;
+            self.reading.delivered += through as u64;
+            self.queued_time += self.queue / free * dt;
+            delivered += through;
+        }
+        self.time += TICK;
+        self.reading.min_rtt = Duration::from_secs_f64(self.rtt);
+        self.reading.rtt = Duration::from_secs_f64(self.rtt_smoothed);
+        delivered
+    }
+}
+
+/// Runs; says the share of the capacity used after the first 5 s and 20 RTT, and the mean queueing delay in RTTs.
+fn run(bottleneck: &mut Bottleneck, governor: &mut Governor, seconds: f64, others: f64) -> (f64, f64) {
+    let settled = bottleneck.time + 5.0 + 20.0 * bottleneck.rtt;
+    let end = bottleneck.time + seconds;
+    let (mut cap, mut delivered, mut queued_before) = (None, 0.0, 0.0);
+    while bottleneck.time < end {
+        if bottleneck.time < settled {
+            queued_before = bottleneck.queued_time;
+        }
+        let bytes = bottleneck.step(cap, others);
+        delivered += if bottleneck.time > settled { bytes } else { 0.0 };
+        cap = governor.on_tick((bottleneck.time * 1e9) as u64, bottleneck.reading);
+    }
+    let span = end - settled;
+    let share = delivered / span / (bottleneck.capacity - others);
+    (share, (bottleneck.queued_time - queued_before) / span / bottleneck.rtt)
+}
+
+#[test]
+fn a_gigabit_at_300_ms_is_used_without_a_queue() {
+    let mut path = Bottleneck::new(941.0, 300.0, 1.0, 0.0);
+    let (share, queue) = run(&mut path, &mut Governor::default(), 60.0, 0.0);
+    assert!(share > 0.97, "{share}");
+    assert!(queue < 0.1, "{queue} RTT of queue");
+}
+
+#[test]
+fn freed_and_lost_capacity_is_noticed() {
+    let mut path = Bottleneck::new(1000.0, 100.0, 1.0, 0.0);
+    let mut governor = Governor::default();
+    run(&mut path, &mut governor, 20.0, 60e6);
+    let (share, _) = run(&mut path, &mut governor, 40.0, 0.0);
+    assert!(share > 0.9, "after others have left: {share}");
+    path.dropped = 0.0;
+    let (share, queue) = run(&mut path, &mut governor, 40.0, 90e6);
+    assert!(share > 0.9 && queue < 0.5, "after others have come: {share}, {queue} RTT of queue");
+}
+
+#[test]
+fn no_queue_no_cap() {
+    // Buffers limit the rate to half of the path: nothing to govern.
+    let mut governor = Governor::default();
+    let mut reading = PathReading {
+        rtt: Duration::from_millis(201),
+        min_rtt: Duration::from_millis(200),
+        ..PathReading::default()
+    };
+    for tick in 1..600u64 {
+        reading.delivered += 50_000_000;
+        assert_eq!(governor.on_tick(tick * 100_000_000, reading), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn paths_are_used_with_little_queue(
+        mbit in 10.0f64..20_000.0, rtt_ms in 2.0f64..400.0, queue_bdp in 0.5f64..4.0, loss in 0.0f64..0.05,
+    ) {
+        let mut path = Bottleneck::new(mbit, rtt_ms, queue_bdp, loss);
+        let (share, queue) = run(&mut path, &mut Governor::default(), 60.0, 0.0);
+        prop_assert!(share > 0.9, "{share} of the capacity");
+        // Short paths: the queue counts from where it can be told from the hosts' own delays.
+        prop_assert!(queue * rtt_ms < (0.35 * rtt_ms).max(3.5), "{queue} RTT of queue");
+    }
+}

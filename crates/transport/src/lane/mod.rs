@@ -1,0 +1,5 @@
+//! Data lanes.
+pub(crate) mod buffer;
+pub(crate) mod frame;
+pub(crate) mod mover;
+pub(crate) mod record;

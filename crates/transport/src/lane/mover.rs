@@ -1,0 +1,739 @@
+//! The threads that move bytes between lanes and the application.
+//!
+//! A mover owns some of a session's lanes and waits for their sockets (epoll, edge-triggered). For a lane that can be
+//! read it opens frames and hands them to the application; for a lane that has room it takes the next piece from the
+//! scheduler and seals it. Disk reads and writes happen here, on this thread: bytes go from the cache they were
+//! opened in to their place without a hand-over.
+//!
+//! Per MiB each way, at full frames: 4 writes or ~16 reads of the socket, 4 reads or writes of the file, one look at
+//! the scheduler.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, epoll};
+
+use crate::lane::buffer::{Inbox, Outbox, WireError, checksum};
+use crate::lane::frame::{FrameHeader, FrameKind, PieceFrame, SESSION_ID_BYTES, decode_numbers};
+use crate::limits::{FRAME_PAYLOAD_MAX, TURN_BYTES};
+use crate::scheduler::{Extent, LaneId, Nanos, Piece, QueueFull, Scheduler};
+use crate::secure::Keys;
+
+/// The application's side of the data lanes. Called on the movers' threads, several at a time; may wait for a disk,
+/// not for the network.
+pub trait Pieces: Send + Sync + 'static {
+    /// Sending: fills `into` with the bytes of `object` from `offset` on.
+    ///
+    /// # Errors
+    /// [`Withdrawn`]: the bytes cannot be had any more; the rest of the piece is not sent.
+    fn fill(&self, object: u64, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn>;
+
+    /// Sending: the peer has stored these bytes. Once for each byte.
+    fn delivered(&self, extent: Extent);
+
+    /// Sending: the peer, or [`fill`](Self::fill), has given these bytes up. Not for bytes delivered.
+    fn declined(&self, extent: Extent);
+
+    /// Receiving: stores bytes that have proved whole. `data` begins at a page boundary in memory. The same bytes may
+    /// come twice.
+    fn store(&self, object: u64, offset: u64, data: &[u8]) -> Stored;
+}
+
+/// See [`Pieces::fill`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withdrawn;
+
+/// What became of bytes given to [`Pieces::store`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// They are where they belong.
+    Kept,
+    /// They, and the rest of their object, are not wanted any more.
+    Unwanted,
+}
+
+/// Why a lane ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LaneEnd {
+    /// The peer closed it in order.
+    #[error("closed by the peer")]
+    Goodbye,
+    /// The connection broke.
+    #[error("connection lost")]
+    Io(#[from] io::Error),
+    /// The bytes that came cannot be right.
+    #[error("bad bytes from the peer: {0}")]
+    BadBytes(String),
+    /// A frame of another epoch of the session: it is not applied.
+    #[error("it belongs to an earlier epoch of the session")]
+    Stale,
+    /// A frame that does not belong there.
+    #[error("unexpected frame from the peer")]
+    Unexpected,
+}
+
+impl From<WireError> for LaneEnd {
+    fn from(error: WireError) -> Self {
+        Self::BadBytes(error.to_string())
+    }
+}
+
+/// Totals of a session, in bytes of payload.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// Put on lanes, repeated pieces included.
+    pub sent: AtomicU64,
+    /// Taken from lanes.
+    pub received: AtomicU64,
+    /// Returned to the queue because their lane was lost.
+    pub returned: AtomicU64,
+    /// Nanoseconds movers spent in [`Pieces::fill`].
+    pub fill_ns: AtomicU64,
+    /// Nanoseconds movers spent in [`Pieces::store`].
+    pub store_ns: AtomicU64,
+}
+
+/// What others may know of a lane.
+#[derive(Debug)]
+pub(crate) struct LaneStatus {
+    /// Its number.
+    pub id: LaneId,
+    /// Its socket.
+    pub tcp: TcpStream,
+    /// When it was opened, in the session's time.
+    pub opened_at: Nanos,
+    /// It takes no more pieces, and closes when it is idle.
+    pub draining: AtomicBool,
+    /// Bytes of frames received and not yet handled: 0 while the application keeps up.
+    pub inbox_bytes: AtomicU64,
+}
+
+/// A lane that is no more.
+#[derive(Debug)]
+pub(crate) struct LaneLost {
+    /// Its number.
+    pub id: LaneId,
+    /// Why.
+    pub end: LaneEnd,
+}
+
+/// What all movers of a session share.
+pub struct Lanes {
+    scheduler: Mutex<Scheduler>,
+    queue_has_room: tokio::sync::Notify,
+    pushed: tokio::sync::Notify,
+    pieces: Arc<dyn Pieces>,
+    status: Mutex<BTreeMap<LaneId, Arc<LaneStatus>>>,
+    lost: tokio::sync::mpsc::UnboundedSender<LaneLost>,
+    epoch: AtomicU16,
+    origin: Instant,
+    /// Totals.
+    pub traffic: Traffic,
+    movers: Vec<MoverHandle>,
+}
+
+impl std::fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lanes").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+struct MoverHandle {
+    commands: Sender<Command>,
+    wake: Arc<OwnedFd>,
+    /// Some of its lanes have room and found no work.
+    hungry: Arc<AtomicBool>,
+    lanes: Arc<AtomicU64>,
+}
+
+impl MoverHandle {
+    fn wake(&self) {
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes()); // full means it is awake
+    }
+}
+
+enum Command {
+    Add(Box<Lane>),
+    /// End every lane, in order.
+    Stop,
+}
+
+impl Lanes {
+    /// Starts `movers` threads without lanes, and gives the place where lost lanes are reported.
+    ///
+    /// # Errors
+    /// When the kernel has no descriptor or thread left.
+    pub(crate) fn start(
+        movers: usize,
+        piece_bytes_max: u32,
+        pieces: Arc<dyn Pieces>,
+    ) -> io::Result<(Arc<Self>, tokio::sync::mpsc::UnboundedReceiver<LaneLost>)> {
+        // At most one message per lane ever opened; the session opens no lane while LANES_MAX reports are unread.
+        let (lost, reports) = tokio::sync::mpsc::unbounded_channel();
+        let mut handles = Vec::new();
+        let mut starts = Vec::new();
+        for _ in 0..movers.max(1) {
+            let (commands, inbox) = channel();
+            let wake = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            epoll::add(&poll, &*wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+            let handle = MoverHandle {
+                commands,
+                wake: Arc::clone(&wake),
+                hungry: Arc::default(),
+                lanes: Arc::default(),
+            };
+            starts.push((inbox, wake, poll, Arc::clone(&handle.hungry), Arc::clone(&handle.lanes)));
+            handles.push(handle);
+        }
+        let lanes = Arc::new(Self {
+            scheduler: Mutex::new(Scheduler::new(piece_bytes_max)),
+            queue_has_room: tokio::sync::Notify::new(),
+            pushed: tokio::sync::Notify::new(),
+            pieces,
+            status: Mutex::default(),
+            lost,
+            epoch: AtomicU16::new(0),
+            origin: Instant::now(),
+            traffic: Traffic::default(),
+            movers: handles,
+        });
+        for (commands, wake, poll, hungry, count) in starts {
+            let mover = Mover {
+                shared: Arc::clone(&lanes),
+                commands,
+                wake,
+                poll,
+                hungry,
+                count,
+                lanes: BTreeMap::new(),
+                ready: VecDeque::new(),
+            };
+            std::thread::Builder::new().name("mover".into()).spawn(move || mover.run())?;
+        }
+        Ok((lanes, reports))
+    }
+
+    /// Nanoseconds since the session began.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The scheduler; hold the guard briefly.
+    pub(crate) fn scheduler(&self) -> MutexGuard<'_, Scheduler> {
+        // Its methods do not panic between changes; a poisoned lock holds a whole state.
+        self.scheduler.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues an extent to be sent; waits while the queue is full.
+    pub async fn push(&self, extent: Extent) {
+        loop {
+            let room = self.queue_has_room.notified();
+            let pushed = self.scheduler().push(extent);
+            match pushed {
+                Ok(()) => {
+                    self.pushed.notify_one();
+                    return self.kick();
+                }
+                Err(QueueFull) => room.await,
+            }
+        }
+    }
+
+    /// Waits until something has been pushed since the last call.
+    pub(crate) async fn until_busy(&self) {
+        self.pushed.notified().await;
+    }
+
+    /// Gives up what waits to be sent of an object.
+    pub fn cancel(&self, object: u64) {
+        self.scheduler().cancel(object);
+        self.queue_has_room.notify_waiters();
+    }
+
+    /// Wakes movers that have lanes with room and had no work for them.
+    pub(crate) fn kick(&self) {
+        for mover in &self.movers {
+            if mover.hungry.swap(false, Ordering::SeqCst) {
+                mover.wake();
+            }
+        }
+    }
+
+    /// The lanes that are open now.
+    #[must_use]
+    pub(crate) fn status(&self) -> Vec<Arc<LaneStatus>> {
+        self.lock_status().values().cloned().collect()
+    }
+
+    fn lock_status(&self) -> MutexGuard<'_, BTreeMap<LaneId, Arc<LaneStatus>>> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of open lanes.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.lock_status().len()
+    }
+
+    /// The session's epoch.
+    pub(crate) fn epoch(&self) -> u16 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Enters a new epoch: lanes of the old one are cut off, and what they carried is sent again.
+    pub(crate) fn enter_epoch(&self, epoch: u16) {
+        self.epoch.store(epoch, Ordering::SeqCst);
+        for lane in self.status() {
+            let _ = lane.tcp.shutdown(std::net::Shutdown::Both); // its mover sees the end
+        }
+    }
+
+    /// Hands a lane over to the mover with the fewest.
+    pub(crate) fn add(&self, tcp: TcpStream, keys: Keys, inbox: Inbox, opening: Opening) -> io::Result<()> {
+        let id = opening.lane();
+        let epoch = self.epoch();
+        let status = Arc::new(LaneStatus {
+            id,
+            tcp: tcp.try_clone()?,
+            opened_at: self.now(),
+            draining: AtomicBool::new(false),
+            inbox_bytes: AtomicU64::new(0),
+        });
+        let mut lane = Box::new(Lane {
+            id,
+            epoch,
+            tcp,
+            keys,
+            inbox,
+            outbox: Outbox::new(),
+            status: Arc::clone(&status),
+            stored: Vec::new(),
+            declined: Vec::new(),
+            sending: None,
+            welcomed: matches!(opening, Opening::Server { .. }),
+            readable: true,
+            writable: true,
+            queued: false,
+            hungry: false,
+        });
+        match opening {
+            Opening::Client { lane: number, session } => {
+                lane.outbox.push_hello(&mut lane.keys, epoch, number, &session);
+            }
+            Opening::Server { .. } => lane.outbox.push_welcome(&mut lane.keys, epoch),
+        }
+        self.lock_status().insert(id, status);
+        self.scheduler().add_lane(id);
+        let Some(mover) = self.movers.iter().min_by_key(|m| m.lanes.load(Ordering::Relaxed)) else {
+            return Ok(());
+        };
+        mover.lanes.fetch_add(1, Ordering::Relaxed);
+        // A mover lives until it is told to stop, after which no lane is added.
+        let _ = mover.commands.send(Command::Add(lane));
+        mover.wake();
+        Ok(())
+    }
+
+    /// Ends all lanes in order, and the threads.
+    pub(crate) fn stop(&self) {
+        for mover in &self.movers {
+            let _ = mover.commands.send(Command::Stop); // stopped already
+            mover.wake();
+        }
+    }
+
+    fn lane_ended(&self, id: LaneId, end: LaneEnd) {
+        self.lock_status().remove(&id);
+        let bytes = self.scheduler().on_lane_lost(id);
+        self.traffic.returned.fetch_add(bytes, Ordering::Relaxed);
+        let _ = self.lost.send(LaneLost { id, end }); // nobody listens any more when the session has ended
+        self.kick();
+    }
+}
+
+/// How a lane begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Opening {
+    /// This side says hello.
+    Client {
+        /// The lane's number.
+        lane: LaneId,
+        /// The session it joins.
+        session: [u8; SESSION_ID_BYTES],
+    },
+    /// This side has read the hello, and welcomes.
+    Server {
+        /// The number the client gave it.
+        lane: LaneId,
+    },
+}
+
+impl Opening {
+    fn lane(&self) -> LaneId {
+        match self {
+            Self::Client { lane, .. } | Self::Server { lane } => *lane,
+        }
+    }
+}
+
+/// A piece on its way out.
+#[derive(Debug)]
+struct Sending {
+    piece: Piece,
+    sent: u32,
+}
+
+/// One lane, owned by its mover.
+struct Lane {
+    id: LaneId,
+    epoch: u16,
+    tcp: TcpStream,
+    keys: Keys,
+    inbox: Inbox,
+    outbox: Outbox,
+    status: Arc<LaneStatus>,
+    /// Pieces to tell the peer of.
+    stored: Vec<u64>,
+    declined: Vec<u64>,
+    sending: Option<Sending>,
+    /// The server has answered, or this is the server.
+    welcomed: bool,
+    // What epoll last said, until the socket says otherwise.
+    readable: bool,
+    writable: bool,
+    /// In the mover's `ready` queue.
+    queued: bool,
+    /// Had room and found no work.
+    hungry: bool,
+}
+
+/// Whether a lane has more to do at once.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    More,
+    Wait,
+}
+
+impl Lane {
+    /// Reads, handles, composes and writes, up to [`TURN_BYTES`] each way.
+    fn turn(&mut self, shared: &Lanes) -> Result<Turn, LaneEnd> {
+        if self.epoch != shared.epoch() {
+            return Err(LaneEnd::Stale);
+        }
+        self.receive(shared)?;
+        self.send(shared)?;
+        let more = self.readable || (self.writable && !self.hungry);
+        Ok(if more { Turn::More } else { Turn::Wait })
+    }
+
+    fn receive(&mut self, shared: &Lanes) -> Result<(), LaneEnd> {
+        let mut budget = TURN_BYTES;
+        loop {
+            while let Some(frame) = self.inbox.next_frame(&mut self.keys)? {
+                self.handle(&frame, shared)?;
+            }
+            self.status.inbox_bytes.store(self.inbox.held_bytes() as u64, Ordering::Relaxed);
+            if self.inbox.is_closed() {
+                return Err(LaneEnd::Goodbye);
+            }
+            if !self.readable || budget == 0 {
+                return Ok(());
+            }
+            match (&self.tcp).read(self.inbox.room()) {
+                Ok(0) => return Err(LaneEnd::Io(ErrorKind::UnexpectedEof.into())),
+                Ok(bytes) => {
+                    self.inbox.filled(bytes);
+                    budget = budget.saturating_sub(bytes);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn handle(&mut self, frame: &FrameHeader, shared: &Lanes) -> Result<(), LaneEnd> {
+        if frame.epoch != self.epoch {
+            return Err(LaneEnd::Stale);
+        }
+        match frame.kind {
+            FrameKind::Piece(piece) => self.store(frame, piece, shared)?,
+            FrameKind::Stored => {
+                let now = shared.now();
+                for number in decode_numbers(self.inbox.payload(frame)) {
+                    let piece = shared.scheduler().on_stored(number, now);
+                    if let Some(piece) = piece {
+                        shared.pieces.delivered(piece.extent());
+                    }
+                }
+            }
+            FrameKind::Declined => {
+                for number in decode_numbers(self.inbox.payload(frame)) {
+                    let piece = shared.scheduler().on_declined(number);
+                    if let Some(piece) = piece {
+                        shared.pieces.declined(piece.extent());
+                    }
+                }
+            }
+            FrameKind::Welcome if !self.welcomed => self.welcomed = true,
+            FrameKind::Welcome | FrameKind::Hello { .. } => return Err(LaneEnd::Unexpected),
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, frame: &FrameHeader, piece: PieceFrame, shared: &Lanes) -> Result<(), LaneEnd> {
+        let data = self.inbox.payload(frame);
+        if checksum(data) != piece.checksum {
+            return Err(WireError::Checksum.into());
+        }
+        shared.traffic.received.fetch_add(data.len() as u64, Ordering::Relaxed);
+        let began = Instant::now();
+        let stored = shared.pieces.store(piece.object, piece.offset, data);
+        shared.traffic.store_ns.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        if piece.last {
+            match stored {
+                Stored::Kept => self.stored.push(piece.piece),
+                Stored::Unwanted => self.declined.push(piece.piece),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, shared: &Lanes) -> Result<(), LaneEnd> {
+        let mut budget = TURN_BYTES;
+        self.hungry = false;
+        while self.writable && budget > 0 {
+            if self.outbox.unsent().is_empty() && !self.compose(shared)? {
+                self.hungry = true;
+                return Ok(());
+            }
+            match (&self.tcp).write(self.outbox.unsent()) {
+                Ok(bytes) => {
+                    self.outbox.sent(bytes);
+                    budget = budget.saturating_sub(bytes);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts answers and the next frame of a piece into the outbox; false when there is nothing to send.
+    fn compose(&mut self, shared: &Lanes) -> Result<bool, LaneEnd> {
+        self.outbox.refresh_keys(&mut self.keys)?;
+        let (outbox, keys) = (&mut self.outbox, &mut self.keys);
+        outbox.push_numbers(keys, self.epoch, FrameKind::Stored, &mut self.stored);
+        outbox.push_numbers(keys, self.epoch, FrameKind::Declined, &mut self.declined);
+        while self.sending.is_some() || self.take_piece(shared)? {
+            if self.compose_piece(shared) {
+                break;
+            }
+        }
+        Ok(!self.outbox.unsent().is_empty())
+    }
+
+    /// False when there is no piece for this lane.
+    fn take_piece(&mut self, shared: &Lanes) -> Result<bool, LaneEnd> {
+        if self.status.draining.load(Ordering::Relaxed) {
+            if shared.scheduler().lane_is_idle(self.id) {
+                return Err(LaneEnd::Goodbye);
+            }
+            return Ok(false);
+        }
+        let (piece, has_room) = {
+            let now = shared.now();
+            let mut scheduler = shared.scheduler();
+            (scheduler.take(self.id, now), scheduler.has_room())
+        };
+        if has_room {
+            shared.queue_has_room.notify_waiters();
+        }
+        self.sending = piece.map(|piece| Sending { piece, sent: 0 });
+        Ok(self.sending.is_some())
+    }
+
+    /// Adds the next frame of the piece under way; false when the application has withdrawn it.
+    fn compose_piece(&mut self, shared: &Lanes) -> bool {
+        let Some(Sending { piece, sent }) = &mut self.sending else { return false };
+        let length = (piece.length - *sent).min(FRAME_PAYLOAD_MAX as u32);
+        let offset = piece.offset + u64::from(*sent);
+        let last = *sent + length == piece.length;
+        let frame = PieceFrame { piece: piece.number, object: piece.object, offset, checksum: 0, last };
+        let began = Instant::now();
+        let filled = self.outbox.push_piece(&mut self.keys, self.epoch, frame, length as usize, |into| {
+            let filled = shared.pieces.fill(piece.object, offset, into);
+            shared.traffic.fill_ns.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            filled
+        });
+        *sent += length;
+        let piece = *piece;
+        if last || filled.is_err() {
+            self.sending = None;
+        }
+        match filled {
+            Ok(()) => {
+                shared.traffic.sent.fetch_add(u64::from(length), Ordering::Relaxed);
+                true
+            }
+            Err(Withdrawn) => {
+                let given_up = shared.scheduler().on_declined(piece.number);
+                if let Some(piece) = given_up {
+                    shared.pieces.declined(piece.extent());
+                }
+                false
+            }
+        }
+    }
+
+    /// The last words of a lane that ends in order.
+    fn say_goodbye(&mut self) {
+        if self.outbox.unsent().is_empty() {
+            self.outbox.push_goodbye(&mut self.keys);
+            let _ = (&self.tcp).write(self.outbox.unsent()); // one small record; without it the peer sees an end too
+        }
+        let _ = self.tcp.shutdown(std::net::Shutdown::Write);
+    }
+}
+
+/// The token of the wake-up descriptor; lanes count from 0 and never come near.
+const WAKE: u64 = u64::MAX;
+
+struct Mover {
+    shared: Arc<Lanes>,
+    commands: Receiver<Command>,
+    wake: Arc<OwnedFd>,
+    poll: OwnedFd,
+    hungry: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+    lanes: BTreeMap<LaneId, Box<Lane>>,
+    ready: VecDeque<LaneId>,
+}
+
+impl Mover {
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            let timeout = if self.ready.is_empty() { None } else { Some(&NOW) };
+            events.clear();
+            match epoll::wait(&self.poll, spare_capacity(&mut events), timeout) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "epoll failed: this session's lanes end");
+                    return self.end_all();
+                }
+            }
+            for event in &events {
+                if event.data.u64() == WAKE {
+                    if !self.obey() {
+                        return self.end_all();
+                    }
+                    self.enqueue_hungry();
+                } else {
+                    self.note(event.data.u64(), event.flags);
+                }
+            }
+            // One turn for each lane that is ready now; those that want more come round again.
+            for _ in 0..self.ready.len() {
+                let Some(id) = self.ready.pop_front() else { break };
+                self.take_turn(id);
+            }
+        }
+    }
+
+    fn note(&mut self, id: LaneId, flags: epoll::EventFlags) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+        lane.readable |= broken || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP);
+        lane.writable |= broken || flags.contains(epoll::EventFlags::OUT);
+        self.enqueue(id);
+    }
+
+    fn enqueue(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&id)
+            && !lane.queued
+        {
+            lane.queued = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    fn enqueue_hungry(&mut self) {
+        let hungry: Vec<LaneId> = self.lanes.values().filter(|l| l.hungry).map(|l| l.id).collect();
+        hungry.into_iter().for_each(|id| self.enqueue(id));
+    }
+
+    fn take_turn(&mut self, id: LaneId) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        lane.queued = false;
+        match lane.turn(&self.shared) {
+            Ok(Turn::More) => self.enqueue(id),
+            Ok(Turn::Wait) => {
+                // Work pushed before the flag was seen would wake nobody: look once more.
+                if lane.hungry && !self.hungry.swap(true, Ordering::SeqCst) {
+                    let work = {
+                        let scheduler = self.shared.scheduler();
+                        scheduler.waiting_bytes() > 0
+                    };
+                    if work {
+                        self.enqueue(id);
+                    }
+                }
+            }
+            Err(end) => self.end(id, end),
+        }
+    }
+
+    fn end(&mut self, id: LaneId, end: LaneEnd) {
+        let Some(mut lane) = self.lanes.remove(&id) else { return };
+        if matches!(end, LaneEnd::Goodbye) {
+            lane.say_goodbye();
+        }
+        drop(lane); // closing the socket takes it out of epoll
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.shared.lane_ended(id, end);
+    }
+
+    /// Carries out what it was told; false when that was to stop.
+    fn obey(&mut self) -> bool {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&*self.wake, &mut count);
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Add(lane)) => self.add(lane),
+                Ok(Command::Stop) | Err(std::sync::mpsc::TryRecvError::Disconnected) => return false,
+                Err(std::sync::mpsc::TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    fn add(&mut self, lane: Box<Lane>) {
+        use epoll::EventFlags as E;
+        let id = lane.id;
+        let flags = E::IN | E::OUT | E::RDHUP | E::ET;
+        let added = epoll::add(&self.poll, &lane.tcp, epoll::EventData::new_u64(id), flags);
+        self.lanes.insert(id, lane);
+        match added {
+            Ok(()) => self.enqueue(id),
+            Err(error) => self.end(id, LaneEnd::Io(error.into())),
+        }
+    }
+
+    fn end_all(&mut self) {
+        while let Some(&id) = self.lanes.keys().next() {
+            self.end(id, LaneEnd::Goodbye);
+        }
+    }
+}
+
+const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

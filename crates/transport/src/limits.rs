@@ -1,0 +1,87 @@
+//! Every bound of the transport, with its derivation.
+
+use std::time::Duration;
+
+/// A `known_hosts` or `authorized_keys` file: 10,000 keys of 100 bytes.
+pub const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Most bytes a handshake may take: ours are below 4 KiB.
+pub const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
+
+/// Payload of a lane's frame: what one step reads, seals, opens and writes. It and its sealed form fit a core's
+/// second-level cache (1 MiB on today's servers), and a write of it is large enough for direct I/O.
+pub const FRAME_PAYLOAD_MAX: usize = 256 << 10;
+
+/// Piece numbers in one `Stored` or `Declined` frame: with its header it fits one TLS record.
+pub const ACKS_PER_FRAME_MAX: usize = 1024;
+
+/// A lane's buffer for bytes from the socket: a frame's worth, and a record that is not whole yet.
+pub const INBOX_BYTES: usize = (256 + 64) << 10;
+
+/// Alignment of memory for direct I/O: a page, which satisfies every block device.
+pub const ALIGNMENT: usize = 4096;
+
+/// The shortest piece a lane takes of a longer extent: its 48 bytes of frame header and its answer stay below 0.1 %.
+pub const PIECE_BYTES_MIN: u32 = 64 << 10;
+
+/// The longest piece by default: at 1 Gbit/s a lane it lasts 8 ms, and what a lost lane loses stays small.
+pub const PIECE_BYTES_DEFAULT: u32 = 1 << 20;
+
+/// The longest piece that can be asked for.
+pub const PIECE_BYTES_MAX: u32 = 64 << 20;
+
+/// Extents waiting for a lane: 24 bytes each, so 96 KiB; as bundles of small files, a gigabyte's worth.
+pub const EXTENTS_WAITING_MAX: usize = 4096;
+
+/// Bytes a lane's socket may hold that TCP has not sent yet (TCP_NOTSENT_LOWAT): two frames, so that the next one is
+/// there when the window opens, and no more than that waits behind a slow lane.
+pub const LANE_UNSENT_BYTES: u32 = 512 << 10;
+
+/// Unacknowledged for so long, a lane is dead; a link may be down for a minute.
+pub const LANE_USER_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// The longest wait between retransmissions, so that lanes go on within seconds of a link's return.
+pub const RTO_MAX: Duration = Duration::from_secs(2);
+
+/// Lanes of one session.
+pub const LANES_MAX: usize = 256;
+
+/// Threads that move a session's bytes: one keeps ~10 Gbit/s going, and more than the cores only wait.
+pub const MOVERS_MAX: usize = 4;
+
+/// Bytes moved for one lane before the next one gets its turn.
+pub const TURN_BYTES: usize = 1 << 20;
+
+/// Body of a control message, either way.
+pub const CONTROL_BODY_BYTES_MAX: usize = 64 << 10;
+
+/// Requests a peer may have open at a time; at 300 ms it makes 3,400 requests a second.
+pub const CONTROL_STREAMS_MAX: u32 = 1024;
+
+/// Control bytes in flight each way: 64 KiB messages at 1 Gbit/s x 100 ms, or 64 full ones, twice over.
+pub const CONTROL_WINDOW_BYTES: u32 = 16 << 20;
+
+/// Replies kept for an asker that may repeat its requests on another link: those it has open, and those whose end
+/// it has not told yet.
+pub const REPLIES_KEPT_MAX: usize = 2 * CONTROL_STREAMS_MAX as usize;
+
+/// A control link that was silent for so long is broken.
+pub const LINK_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An idle control link says so often that it is there: NATs forget UDP after 30 s.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// A connection attempt: three lost SYNs (1 + 2 + 4 s) and a long path.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A session whose ends cannot reach each other for so long is over.
+pub const OUT_OF_REACH_LIMIT: Duration = Duration::from_secs(120);
+
+/// Lanes connecting at a time: below a server's accept queue, above what any step of the tuner asks for.
+pub const LANES_AT_ONCE_MAX: usize = 128;
+
+/// Connections of unproved peers a server holds: each ~20 KiB for [`CONNECT_TIMEOUT`].
+pub const HANDSHAKES_MAX: usize = 512;
+
+/// Sessions of one server.
+pub const SESSIONS_MAX: usize = 1024;

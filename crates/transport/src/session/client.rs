@@ -1,0 +1,546 @@
+//! The client's end: connects, keeps the control link and the lanes up.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::message::{Ask, Body, Hello, PROTOCOL_VERSION, RefusalCode, Welcome};
+use super::{Handler, LaneSettings, Session, SessionEnd, SessionId, Shared, Wanted, regulate};
+use crate::control::{Control, Envelope, Link, QuicClient, TcpLink};
+use crate::identity::{HostTrust, Identity, PublicKey, TrustError};
+use crate::lane::buffer::Inbox;
+use crate::lane::mover::{LaneEnd, LaneLost, Lanes, Opening};
+use crate::limits::{CONNECT_TIMEOUT, LANES_AT_ONCE_MAX, LANES_MAX, OUT_OF_REACH_LIMIT};
+use crate::scheduler::LaneId;
+use crate::secure::{HandshakeError, SecureTcp};
+use crate::socket::{prepare_lane, send_window_bytes};
+use crate::tls::{ClientTls, Purpose};
+use crate::tuner::first_lanes;
+
+/// What the control channel may run over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControlChoice {
+    /// QUIC, and TCP where UDP does not get through.
+    #[default]
+    Auto,
+    /// TCP from the start.
+    Tcp,
+}
+
+/// Where to connect to, as whom, and how.
+#[derive(Debug)]
+pub struct ConnectOptions {
+    /// The server's name, for error messages.
+    pub host: String,
+    /// Its addresses, in the order of preference.
+    pub addresses: Vec<SocketAddr>,
+    /// The local address to connect from; `None`: the kernel's choice.
+    pub local: Option<IpAddr>,
+    /// This user's key.
+    pub identity: Identity,
+    /// How the server's key is judged.
+    pub trust: HostTrust,
+    /// What the control channel runs over.
+    pub control: ControlChoice,
+    /// The lanes.
+    pub lanes: LaneSettings,
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No address answers.
+    #[error("cannot reach {host}: {reason}")]
+    Unreachable {
+        /// As given.
+        host: String,
+        /// What each attempt ended with.
+        reason: String,
+    },
+    /// The server's key.
+    #[error(transparent)]
+    Untrusted(#[from] TrustError),
+    /// The server does not know this key.
+    #[error(
+        "{host} does not know your key {}; its operator can let you in by adding this line to its authorized_keys:\n{}",
+        key.fingerprint(), key.to_openssh()
+    )]
+    UnknownKey {
+        /// As given.
+        host: String,
+        /// This side's key.
+        key: PublicKey,
+    },
+    /// The server's own words.
+    #[error("{host} refuses: {reason}")]
+    Refused {
+        /// As given.
+        host: String,
+        /// In words.
+        reason: String,
+    },
+    /// The server is older or newer.
+    #[error(
+        "{host} speaks version {theirs} of the protocol, this program version {PROTOCOL_VERSION}; update the older one"
+    )]
+    Version {
+        /// As given.
+        host: String,
+        /// The server's version.
+        theirs: u32,
+    },
+    /// It answered, but not as one of ours does.
+    #[error("{0} answers, but not as a longhaul server does")]
+    Foreign(String),
+    /// This machine's fault.
+    #[error("cannot prepare the connection")]
+    Local(#[from] std::io::Error),
+}
+
+/// A path of the session: from a local address to a remote one. One for now; a team has several.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    local: Option<IpAddr>,
+    remote: SocketAddr,
+}
+
+/// Everything needed to make links and lanes.
+struct Dialer {
+    host: String,
+    session: SessionId,
+    path: Path,
+    choice: ControlChoice,
+    key: PublicKey,
+    trust: Arc<HostTrust>,
+    quic: QuicClient,
+    control_tls: ClientTls,
+    lane_tls: ClientTls,
+    settings: LaneSettings,
+}
+
+/// UDP gets so much of a start before TCP is tried as well.
+const QUIC_HEAD_START: Duration = Duration::from_millis(700);
+
+/// UDP gets so much more where TCP has failed: without TCP there would be no lanes anyway.
+const QUIC_ALONE: Duration = Duration::from_secs(2);
+
+/// Lanes opened before the round-trip time is known.
+const EAGER_LANES: usize = 4;
+
+/// Opens a session. The first lanes connect together with the control channel.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn connect(options: ConnectOptions, handler: Arc<dyn Handler>) -> Result<Session, ConnectError> {
+    let ConnectOptions { host, addresses, local, identity, trust, control: choice, lanes: settings } =
+        options;
+    let trust = Arc::new(trust);
+    let mut failures = Vec::new();
+    for remote in addresses {
+        let tls = |purpose| {
+            ClientTls::new(&identity, Arc::clone(&trust), purpose)
+                .map_err(|e| std::io::Error::other(e.to_string()))
+        };
+        let mut session = SessionId::default();
+        rustix::rand::getrandom(&mut session, rustix::rand::GetRandomFlags::empty())
+            .map_err(std::io::Error::from)?;
+        let dialer = Arc::new(Dialer {
+            host: host.clone(),
+            session,
+            path: Path { local, remote },
+            choice,
+            key: identity.public(),
+            trust: Arc::clone(&trust),
+            quic: QuicClient::new(tls(Purpose::Control)?).map_err(std::io::Error::other)?,
+            control_tls: tls(Purpose::Control)?,
+            lane_tls: tls(Purpose::Lane)?,
+            settings,
+        });
+        match dialer.clone().begin(Arc::clone(&handler)).await {
+            Ok(session) => return Ok(session),
+            Err(DialError::Fatal(error)) => return Err(error),
+            Err(DialError::NoAnswer(reason)) => failures.push(format!("{remote}: {reason}")),
+        }
+    }
+    let reason = if failures.is_empty() { "it has no address".to_owned() } else { failures.join("; ") };
+    Err(ConnectError::Unreachable { host, reason })
+}
+
+/// Why one attempt failed: another address may do better, or not.
+#[derive(Debug)]
+enum DialError {
+    NoAnswer(String),
+    Fatal(ConnectError),
+}
+
+impl From<TrustError> for DialError {
+    fn from(error: TrustError) -> Self {
+        Self::Fatal(error.into())
+    }
+}
+
+impl From<HandshakeError> for DialError {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Untrusted(error) => error.into(),
+            error => Self::NoAnswer(chain(&error)),
+        }
+    }
+}
+
+/// An error and its causes on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+impl Dialer {
+    async fn begin(self: Arc<Self>, handler: Arc<dyn Handler>) -> Result<Session, DialError> {
+        let (lanes, lost) =
+            Lanes::start(LaneSettings::movers(), self.settings.piece_bytes_max, handler.clone())
+                .map_err(|e| DialError::Fatal(e.into()))?;
+        let first = self.settings.lanes.unwrap_or(EAGER_LANES).clamp(1, LANES_MAX);
+        let wanted = Wanted { here: first, there: 0 };
+        let keeper_stop = Arc::new(AtomicBool::new(false));
+        let (wanted, wishes) = watch::channel(wanted);
+        let first_lanes = |rtt| {
+            self.settings.lanes.unwrap_or_else(|| first_lanes(rtt, send_window_bytes()).max(EAGER_LANES))
+        };
+        let (no_lanes, cannot) = mpsc::channel(1);
+        let keeper = LaneKeeper {
+            dialer: Arc::clone(&self),
+            lanes: Arc::clone(&lanes),
+            stop: Arc::clone(&keeper_stop),
+            lost,
+            wishes,
+            no_lanes,
+            next: 0,
+            open: BTreeSet::new(),
+            opening: JoinSet::new(),
+            failures: 0,
+            ever: false,
+        };
+        let keeper = tokio::spawn(keeper.run());
+        // As soon as the path is known, and with it how many lanes make a good start, they connect: while the
+        // server reads the hello.
+        let begin = async {
+            let (link, peer) = self.reach().await?;
+            let rtt = link.rtt().unwrap_or(Duration::from_millis(1));
+            wanted.send_modify(|wanted| wanted.here = first_lanes(rtt));
+            self.greet(&link, peer, 0).await?;
+            Ok((Arc::new(link), peer, rtt))
+        };
+        let (link, peer, rtt) = match begin.await {
+            Ok(begun) => begun,
+            Err(error) => {
+                keeper.abort();
+                lanes.stop();
+                return Err(error);
+            }
+        };
+        let control = Arc::new(Control::new());
+        let shared = Arc::new(Shared {
+            id: self.session,
+            peer,
+            control,
+            lanes,
+            handler,
+            wanted,
+            end: watch::channel(None).0,
+            peer_leaves: AtomicBool::new(false),
+            settings: self.settings,
+            pacing_cap: AtomicU64::new(0),
+        });
+        shared.control.set_link(Arc::clone(&link));
+        let first = first_lanes(rtt);
+        tracing::debug!(?rtt, control = link.kind(), lanes = first, "session begins");
+        shared.wanted.send_modify(|wanted| wanted.here = first);
+        tokio::spawn(regulate::run(Arc::clone(&shared), first, true));
+        tokio::spawn(self.keep_control(Arc::clone(&shared), link, cannot, keeper_stop));
+        Ok(Session { shared })
+    }
+
+    /// Makes a control link and says hello on it.
+    async fn link(&self, epoch: u32) -> Result<Arc<Link>, DialError> {
+        let (link, peer) = self.reach().await?;
+        self.greet(&link, peer, epoch).await?;
+        Ok(Arc::new(link))
+    }
+
+    async fn reach(&self) -> Result<(Link, PublicKey), DialError> {
+        tokio::time::timeout(CONNECT_TIMEOUT, self.race())
+            .await
+            .unwrap_or_else(|_| Err(DialError::NoAnswer(format!("no reply within {CONNECT_TIMEOUT:?}"))))
+    }
+
+    async fn greet(&self, link: &Link, peer: PublicKey, epoch: u32) -> Result<(), DialError> {
+        let hello =
+            Hello { version: PROTOCOL_VERSION, session: Bytes::copy_from_slice(&self.session), epoch };
+        let envelope = Envelope { id: u64::MAX, oldest: 0, body: hello.encode_to_vec().into() };
+        let reply = tokio::time::timeout(CONNECT_TIMEOUT, link.exchange(&envelope)).await;
+        let foreign = || DialError::Fatal(ConnectError::Foreign(self.host.clone()));
+        let reply = match reply {
+            Ok(Ok(reply)) => reply,
+            _ => return Err(DialError::NoAnswer("the connection broke off".to_owned())),
+        };
+        let welcome = Welcome::decode(reply).map_err(|_| foreign())?;
+        let host = self.host.clone();
+        if let Some(refusal) = welcome.refusal {
+            return Err(match RefusalCode::try_from(refusal.code) {
+                Ok(RefusalCode::UnknownKey) => {
+                    DialError::Fatal(ConnectError::UnknownKey { host, key: self.key })
+                }
+                Ok(RefusalCode::Version) => {
+                    DialError::Fatal(ConnectError::Version { host, theirs: welcome.version })
+                }
+                _ => DialError::Fatal(ConnectError::Refused { host, reason: refusal.reason }),
+            });
+        }
+        if self.trust.learn(peer)? {
+            tracing::warn!("new server {}: its key is {}", self.host, peer.fingerprint());
+        }
+        Ok(())
+    }
+
+    /// QUIC, and after a while TCP beside it: the first that works.
+    async fn race(&self) -> Result<(Link, PublicKey), DialError> {
+        let quic = async {
+            if self.choice == ControlChoice::Tcp {
+                std::future::pending::<()>().await;
+            }
+            let (connection, key) = self.quic.connect(self.path.local, self.path.remote).await?;
+            Ok::<_, DialError>((Link::Quic(connection), key))
+        };
+        let tcp = async {
+            let connection = self.secure_tcp(&self.control_tls, Purpose::Control).await?;
+            let key = connection.peer;
+            Ok::<_, DialError>((Link::Tcp(TcpLink::start(connection)), key))
+        };
+        let head_start = if self.choice == ControlChoice::Tcp { Duration::ZERO } else { QUIC_HEAD_START };
+        tokio::pin!(quic);
+        tokio::pin!(tcp);
+        let mut quic_failure = None;
+        tokio::select! {
+            result = &mut quic => match result {
+                Err(DialError::NoAnswer(reason)) => quic_failure = Some(reason),
+                result => return result,
+            },
+            () = tokio::time::sleep(head_start) => {}
+        }
+        if let Some(quic_failure) = quic_failure {
+            return match tcp.await {
+                Err(DialError::NoAnswer(reason)) => {
+                    Err(DialError::NoAnswer(format!("{quic_failure} (UDP); {reason} (TCP)")))
+                }
+                result => result,
+            };
+        }
+        tokio::select! {
+            biased;
+            result = &mut quic => match result {
+                Err(DialError::NoAnswer(_)) => tcp.await,
+                result => result,
+            },
+            result = &mut tcp => match result {
+                Err(DialError::NoAnswer(reason)) => {
+                    let both = |udp: String| DialError::NoAnswer(format!("{udp} (UDP); {reason} (TCP)"));
+                    match tokio::time::timeout(QUIC_ALONE, quic).await {
+                        Ok(Err(DialError::NoAnswer(udp))) => Err(both(udp)),
+                        Ok(result) => result,
+                        Err(_) => Err(both("no reply".to_owned())),
+                    }
+                }
+                result => result,
+            },
+        }
+    }
+
+    async fn secure_tcp(&self, tls: &ClientTls, purpose: Purpose) -> Result<SecureTcp, HandshakeError> {
+        let remote = self.path.remote;
+        let socket = if remote.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        if let Some(local) = self.path.local {
+            socket.bind(SocketAddr::new(local, 0))?;
+        }
+        // Before connecting: buffers decide the window scale that the handshake announces.
+        prepare_lane(&socket, self.settings.socket_options())?;
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, socket.connect(remote));
+        let tcp: TcpStream = connecting.await.map_err(|_| HandshakeError::Timeout(CONNECT_TIMEOUT))??;
+        SecureTcp::connect(tcp, tls, purpose, CONNECT_TIMEOUT).await
+    }
+
+    /// Answers the server, notices when the link breaks, and makes the next one.
+    async fn keep_control(
+        self: Arc<Self>,
+        shared: Arc<Shared>,
+        first: Arc<Link>,
+        mut no_lanes: mpsc::Receiver<String>,
+        keeper_stop: Arc<AtomicBool>,
+    ) {
+        let keep = async {
+            let mut link = first;
+            let mut epoch: u32 = 0;
+            loop {
+                let control = Arc::clone(&shared.control);
+                tokio::select! {
+                    () = control.serve(Arc::clone(&link), shared.answer()) => {}
+                    () = ping(&shared, &link) => {}
+                }
+                shared.control.lost(&link);
+                if shared.peer_leaves.load(Ordering::SeqCst) {
+                    return SessionEnd::ClosedByPeer;
+                }
+                tracing::warn!("connection to {} is broken: trying again", self.host);
+                let since = Instant::now();
+                link = loop {
+                    epoch += 1;
+                    match self.link(epoch).await {
+                        Ok(link) => break link,
+                        Err(DialError::NoAnswer(_)) if since.elapsed() < OUT_OF_REACH_LIMIT => {
+                            tokio::time::sleep(Duration::from_millis(500)).await;
+                        }
+                        Err(DialError::NoAnswer(_)) => return SessionEnd::OutOfReach(OUT_OF_REACH_LIMIT),
+                        Err(DialError::Fatal(_)) => return SessionEnd::Forgotten,
+                    }
+                };
+                tracing::info!(after = ?since.elapsed(), "connection is back");
+                shared.lanes.enter_epoch(epoch as u16);
+                shared.control.set_link(Arc::clone(&link));
+            }
+        };
+        let end = tokio::select! {
+            end = keep => end,
+            () = shared.over() => SessionEnd::Closed,
+            Some(reason) = no_lanes.recv() => SessionEnd::NoLanes(reason),
+        };
+        keeper_stop.store(true, Ordering::SeqCst);
+        shared.wanted.send_modify(|_| ()); // wakes the keeper
+        shared.end(end);
+    }
+}
+
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Without an answer for so long a link is taken for broken.
+const PING_LIMIT: Duration = Duration::from_secs(15);
+
+/// Asks the server every now and then whether it is there; returns when it is not. Fresh packets also get a link
+/// going again whose retransmissions have backed off.
+async fn ping(shared: &Shared, link: &Arc<Link>) {
+    loop {
+        tokio::time::sleep(PING_INTERVAL).await;
+        let ping = shared.control.request(Body::Session(Ask::Ping(true)).encode());
+        tokio::pin!(ping);
+        // Several may be on their way at a time: each is a fresh packet.
+        tokio::select! {
+            _ = &mut ping => {}
+            () = tokio::time::sleep(PING_LIMIT) => {
+                tracing::debug!(link = link.kind(), "no answer to a ping");
+                return;
+            }
+        }
+    }
+}
+
+/// Opens lanes until there are as many as wanted.
+struct LaneKeeper {
+    dialer: Arc<Dialer>,
+    lanes: Arc<Lanes>,
+    stop: Arc<AtomicBool>,
+    lost: mpsc::UnboundedReceiver<LaneLost>,
+    wishes: watch::Receiver<Wanted>,
+    no_lanes: mpsc::Sender<String>,
+    next: LaneId,
+    open: BTreeSet<LaneId>,
+    opening: JoinSet<(LaneId, Result<SecureTcp, HandshakeError>)>,
+    /// In a row.
+    failures: u32,
+    ever: bool,
+}
+
+/// Failures in a row after which a session that never had a lane gives up.
+const FAILURES_MAX: u32 = 8;
+
+impl LaneKeeper {
+    async fn run(mut self) {
+        loop {
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            self.open_missing();
+            tokio::select! {
+                changed = self.wishes.changed() => if changed.is_err() { return },
+                Some(lost) = self.lost.recv() => self.on_lost(lost),
+                Some(opened) = self.opening.join_next() => if let Ok((id, result)) = opened {
+                    self.on_opened(id, result).await;
+                },
+            }
+        }
+    }
+
+    fn open_missing(&mut self) {
+        let wanted = self.wishes.borrow().lanes().min(LANES_MAX);
+        while self.open.len() + self.opening.len() < wanted && self.opening.len() < LANES_AT_ONCE_MAX {
+            let id = self.next;
+            self.next += 1;
+            let dialer = Arc::clone(&self.dialer);
+            // 0.1 s after the first failure, up to 3 s after many.
+            let pause = Duration::from_millis(u64::from(self.failures.min(30)) * 100);
+            self.opening.spawn(async move {
+                tokio::time::sleep(pause).await;
+                (id, dialer.secure_tcp(&dialer.lane_tls, Purpose::Lane).await)
+            });
+        }
+    }
+
+    async fn on_opened(&mut self, id: LaneId, result: Result<SecureTcp, HandshakeError>) {
+        let added = result.map_err(|e| chain(&e)).and_then(|secure| {
+            let SecureTcp { tcp, keys, received, .. } = secure;
+            let tcp = tcp.into_std().map_err(|e| e.to_string())?;
+            let opening = Opening::Client { lane: id, session: self.dialer.session };
+            self.lanes.add(tcp, keys, Inbox::new(&received), opening).map_err(|e| e.to_string())
+        });
+        match added {
+            Ok(()) => {
+                self.open.insert(id);
+                self.failures = 0;
+                self.ever = true;
+            }
+            Err(reason) => {
+                tracing::debug!(lane = id, reason, "a lane could not be opened");
+                self.failures += 1;
+                if !self.ever && self.failures >= FAILURES_MAX {
+                    let remote = self.dialer.path.remote;
+                    let reason = format!("TCP to {remote}: {reason}");
+                    let _ = self.no_lanes.send(reason).await; // the session may have ended for another reason
+                }
+            }
+        }
+    }
+
+    fn on_lost(&mut self, LaneLost { id, end }: LaneLost) {
+        self.open.remove(&id);
+        match end {
+            LaneEnd::Goodbye => tracing::debug!(lane = id, "lane closed"),
+            LaneEnd::BadBytes(reason) => {
+                tracing::warn!(lane = id, "{reason}: its pieces go again on another lane")
+            }
+            end => {
+                tracing::debug!(lane = id, reason = chain(&end), "lane lost: its pieces go again on another")
+            }
+        }
+    }
+}

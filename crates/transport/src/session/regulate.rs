@@ -1,0 +1,294 @@
+//! What a session does ten times a second: read the kernel's words, tune the number of lanes, pace them together,
+//! replace lanes that hang.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::message::{Ask, Body};
+use super::{Session, Shared};
+use crate::governor::{Governor, PathReading};
+use crate::lane::mover::LaneStatus;
+use crate::limits::{LANES_MAX, PIECE_BYTES_MIN};
+use crate::scheduler::LaneId;
+use crate::socket::{TcpInfo, set_congestion_control, set_pacing_rate};
+use crate::tuner::{LaneReading, Tuner};
+
+const TICK: Duration = Duration::from_millis(100);
+
+/// With nothing to send, a look this often is enough.
+const IDLE_TICK: Duration = Duration::from_secs(1);
+
+/// Without an acknowledgement for so long, or four round trips, while the control channel works, a lane hangs: its
+/// retransmissions have backed off, and a new connection gets through sooner.
+const HANGS_AFTER: Duration = Duration::from_secs(4);
+
+/// A lane at one time.
+#[derive(Clone, Debug)]
+pub struct LaneSample {
+    /// Its number.
+    pub id: LaneId,
+    /// The kernel's words.
+    pub tcp: TcpInfo,
+    /// Bytes received and not yet handled by the application.
+    pub inbox_bytes: u64,
+    /// It takes no more pieces.
+    pub draining: bool,
+}
+
+/// A session at one time.
+#[derive(Clone, Debug, Default)]
+pub struct SessionSample {
+    /// Time since the session began.
+    pub at: Duration,
+    /// Its lanes.
+    pub lanes: Vec<LaneSample>,
+    /// Bytes no lane has taken yet.
+    pub waiting_bytes: u64,
+    /// Bytes taken by a lane and not yet stored by the peer.
+    pub under_way_bytes: u64,
+    /// Payload put on lanes so far.
+    pub sent_bytes: u64,
+    /// Payload taken from lanes so far.
+    pub received_bytes: u64,
+    /// Payload that had to go again because its lane was lost, or that went twice because it was overdue.
+    pub repeated_bytes: u64,
+    /// Bytes per second that all lanes together may send; `None`: no cap.
+    pub pacing_cap: Option<u64>,
+    /// Time spent reading what is sent, summed over the movers.
+    pub reading: Duration,
+    /// Time spent storing what was received, summed over the movers.
+    pub storing: Duration,
+}
+
+pub(super) fn sample(shared: &Shared) -> SessionSample {
+    let lanes = shared.lanes.status().iter().filter_map(|lane| lane_sample(lane)).collect();
+    let traffic = &shared.lanes.traffic;
+    let (waiting_bytes, under_way_bytes, hedged) = {
+        let scheduler = shared.lanes.scheduler();
+        (scheduler.waiting_bytes(), scheduler.under_way_bytes(), scheduler.hedged_bytes())
+    };
+    SessionSample {
+        at: Duration::from_nanos(shared.lanes.now()),
+        lanes,
+        waiting_bytes,
+        under_way_bytes,
+        sent_bytes: traffic.sent.load(Ordering::Relaxed),
+        received_bytes: traffic.received.load(Ordering::Relaxed),
+        repeated_bytes: traffic.returned.load(Ordering::Relaxed) + hedged,
+        pacing_cap: Some(shared.pacing_cap.load(Ordering::Relaxed)).filter(|cap| *cap > 0),
+        reading: Duration::from_nanos(traffic.fill_ns.load(Ordering::Relaxed)),
+        storing: Duration::from_nanos(traffic.store_ns.load(Ordering::Relaxed)),
+    }
+}
+
+fn lane_sample(lane: &Arc<LaneStatus>) -> Option<LaneSample> {
+    // A socket whose state cannot be read is about to be removed.
+    let tcp = TcpInfo::of(&lane.tcp).ok()?;
+    Some(LaneSample {
+        id: lane.id,
+        tcp,
+        inbox_bytes: lane.inbox_bytes.load(Ordering::Relaxed),
+        draining: lane.draining.load(Ordering::Relaxed),
+    })
+}
+
+/// Runs until the session is over. `is_client`: this side opens the lanes; the other one asks for them.
+pub(super) async fn run(shared: Arc<Shared>, first_lanes: usize, is_client: bool) {
+    let mut regulation = Regulation {
+        tuner: Tuner::new(first_lanes, LANES_MAX),
+        governor: Governor::default(),
+        path: PathTotals::default(),
+        asked: 0,
+        paced: None,
+        bbr: true,
+        is_client,
+    };
+    let mut demand = false;
+    loop {
+        tokio::select! {
+            () = shared.over() => return,
+            () = tokio::time::sleep(if demand { TICK } else { IDLE_TICK }) => {}
+            () = shared.lanes.until_busy(), if !demand => {}
+        }
+        demand = regulation.tick(&shared);
+    }
+}
+
+struct Regulation {
+    tuner: Tuner,
+    governor: Governor,
+    path: PathTotals,
+    /// The number last asked of the other side.
+    asked: usize,
+    /// Bytes per second that each of so many lanes was last allowed.
+    paced: Option<(u64, usize)>,
+    /// Lanes run BBR, as new ones do.
+    bbr: bool,
+    is_client: bool,
+}
+
+/// The kernel's counters over all lanes of the path, those that are gone included.
+#[derive(Default)]
+struct PathTotals {
+    seen: BTreeMap<LaneId, TcpInfo>,
+    reading: PathReading,
+    min_rtt_us: Option<u32>,
+}
+
+impl PathTotals {
+    fn add(&mut self, infos: &BTreeMap<LaneId, TcpInfo>) -> PathReading {
+        for (id, info) in infos {
+            let last = self.seen.get(id).copied().unwrap_or_default();
+            self.reading.retransmitted += info.bytes_retrans.saturating_sub(last.bytes_retrans);
+            // Counted in packets, selectively acknowledged ones included: no jumps when a hole is filled.
+            let packets = info.delivered.wrapping_sub(last.delivered);
+            self.reading.delivered += u64::from(packets) * u64::from(info.snd_mss);
+            if info.min_rtt_us > 0 && info.min_rtt_us != u32::MAX {
+                self.min_rtt_us = Some(self.min_rtt_us.map_or(info.min_rtt_us, |m| m.min(info.min_rtt_us)));
+            }
+        }
+        let mut rtts: Vec<u32> = infos.values().filter(|i| i.unacked > 0).map(|i| i.rtt_us).collect();
+        rtts.sort_unstable();
+        let min_rtt_us = self.min_rtt_us.unwrap_or(0);
+        let rtt_us = rtts.get(rtts.len() / 2).copied().unwrap_or(min_rtt_us);
+        self.reading.rtt = Duration::from_micros(rtt_us.into());
+        self.reading.min_rtt = Duration::from_micros(min_rtt_us.into());
+        self.seen.clone_from(infos);
+        self.reading
+    }
+}
+
+impl Regulation {
+    /// True while there is something to send.
+    fn tick(&mut self, shared: &Arc<Shared>) -> bool {
+        let statuses = shared.lanes.status();
+        let infos: BTreeMap<LaneId, TcpInfo> =
+            statuses.iter().filter_map(|lane| Some((lane.id, TcpInfo::of(&lane.tcp).ok()?))).collect();
+        let (waiting, under_way) = {
+            let mut scheduler = shared.lanes.scheduler();
+            for (&id, info) in &infos {
+                scheduler.set_lane_rate(id, info.delivery_rate);
+            }
+            (scheduler.waiting_bytes(), scheduler.under_way_bytes())
+        };
+        let reading = self.path.add(&infos);
+        // With little left to send, or nothing, what is seen is not the path's doing.
+        let cap = if waiting > infos.len() as u64 * u64::from(PIECE_BYTES_MIN) {
+            self.governor.on_tick(shared.lanes.now(), reading)
+        } else {
+            self.governor.pause();
+            self.governor.cap()
+        };
+        self.pace(shared, &statuses, cap);
+        self.choose_congestion_control(&statuses);
+        if waiting + under_way == 0 {
+            return false;
+        }
+        // An idle lane may now take over an overdue piece.
+        shared.lanes.kick();
+        replace_hanging_lanes(shared, &statuses, &infos);
+        if shared.settings.lanes.is_none() {
+            let readings: Vec<LaneReading> = statuses
+                .iter()
+                .filter(|lane| !lane.draining.load(Ordering::Relaxed))
+                .filter_map(|lane| Some(lane_reading(lane.id, infos.get(&lane.id)?)))
+                .collect();
+            let target = self.tuner.on_tick(shared.lanes.now(), &readings, waiting);
+            self.want(shared, target);
+            self.drain_surplus(shared, &statuses, target);
+        }
+        true
+    }
+
+    fn want(&mut self, shared: &Arc<Shared>, target: usize) {
+        if self.is_client {
+            shared.wanted.send_if_modified(|wanted| {
+                let changed = wanted.here != target;
+                wanted.here = target;
+                changed
+            });
+        } else if self.asked != target {
+            self.asked = target;
+            tracing::debug!(lanes = target, "asking for lanes");
+            let ask = Body::Session(Ask::Lanes(target as u32)).encode();
+            let shared = Arc::clone(shared);
+            // If the session ends first, nobody wants lanes any more.
+            tokio::spawn(async move { shared.control.request(ask).await.ok() });
+        }
+    }
+
+    /// Lanes beyond the target, when it has come down, take no more pieces and close: the newest first.
+    fn drain_surplus(&self, shared: &Shared, statuses: &[Arc<LaneStatus>], target: usize) {
+        let keep = target.max(shared.wanted.borrow().there);
+        for lane in statuses.iter().skip(keep) {
+            if !lane.draining.swap(true, Ordering::Relaxed) {
+                tracing::debug!(lane = lane.id, "surplus lane drains");
+            }
+        }
+    }
+
+    fn choose_congestion_control(&mut self, statuses: &[Arc<LaneStatus>]) {
+        let bbr = self.governor.wants_bbr();
+        if self.bbr != bbr {
+            tracing::debug!(bbr, "congestion control changes");
+            self.bbr = bbr;
+            for lane in statuses {
+                set_congestion_control(&lane.tcp, bbr);
+            }
+        }
+    }
+
+    /// Spreads the governor's cap, or the user's where that is lower, over the lanes.
+    fn pace(&mut self, shared: &Shared, statuses: &[Arc<LaneStatus>], cap: Option<f64>) {
+        let cap = cap.map(|cap| cap as u64).into_iter().chain(shared.settings.rate_max).min();
+        shared.pacing_cap.store(cap.unwrap_or(0), Ordering::Relaxed);
+        let lanes = statuses.iter().filter(|lane| !lane.draining.load(Ordering::Relaxed)).count().max(1);
+        let each = cap.map_or(u64::MAX, |cap| (cap / lanes as u64).max(1));
+        if self.paced == Some((each, lanes)) {
+            return;
+        }
+        self.paced = Some((each, lanes));
+        for lane in statuses {
+            let _ = set_pacing_rate(&lane.tcp, each); // a dying lane sends nothing
+        }
+    }
+}
+
+fn lane_reading(id: LaneId, info: &TcpInfo) -> LaneReading {
+    LaneReading {
+        id,
+        rtt_us: info.rtt_us,
+        min_rtt_us: info.min_rtt_us,
+        busy_us: info.busy_us,
+        rwnd_limited_us: info.rwnd_limited_us,
+        sndbuf_limited_us: info.sndbuf_limited_us,
+        bytes_acked: info.bytes_acked,
+    }
+}
+
+/// Cuts off lanes whose data is not acknowledged although the peer can be reached: their pieces go to others.
+fn replace_hanging_lanes(shared: &Shared, statuses: &[Arc<LaneStatus>], infos: &BTreeMap<LaneId, TcpInfo>) {
+    if !shared.control.heard_from_peer_within(HANGS_AFTER / 2) {
+        return;
+    }
+    for lane in statuses {
+        let Some(info) = infos.get(&lane.id) else { continue };
+        let limit = HANGS_AFTER.max(Duration::from_micros(info.rtt_us.into()) * 4);
+        let opened = Duration::from_nanos(shared.lanes.now().saturating_sub(lane.opened_at));
+        let silent = Duration::from_millis(info.last_ack_recv_ms.into());
+        if info.unacked > 0 && silent.min(opened) > limit {
+            tracing::info!(lane = lane.id, ?silent, "lane hangs: it is replaced");
+            let _ = lane.tcp.shutdown(std::net::Shutdown::Both); // its mover sees the end
+        }
+    }
+}
+
+impl Session {
+    /// The number of lanes open now.
+    #[must_use]
+    pub fn lane_count(&self) -> usize {
+        self.shared.lanes.count()
+    }
+}

@@ -1,0 +1,406 @@
+//! The server's end: one port for TCP and UDP, sessions and the lanes that join them.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Notify, Semaphore, watch};
+
+use super::message::{Hello, PROTOCOL_VERSION, Refusal, RefusalCode, Welcome};
+use super::{Handler, LaneSettings, Session, SessionEnd, SessionId, Shared, Wanted, regulate};
+use crate::control::{Control, Link, QuicServer, Replier, TcpLink};
+use crate::identity::{Identity, PublicKey};
+use crate::lane::buffer::Inbox;
+use crate::lane::frame::FrameKind;
+use crate::lane::mover::{Lanes, Opening};
+use crate::limits::{CONNECT_TIMEOUT, HANDSHAKES_MAX, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX};
+use crate::secure::SecureTcp;
+use crate::socket::{prepare_lane, send_window_bytes};
+use crate::tls::{Purpose, server_config};
+use crate::tuner::first_lanes;
+
+/// Decides who may come in, and makes the application's end of a new session.
+pub trait Door: Send + Sync + 'static {
+    /// For a client that has proved to hold `key`.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    fn admit(&self, key: PublicKey, from: SocketAddr) -> Result<Arc<dyn Handler>, Refused>;
+
+    /// A session has begun.
+    fn began(&self, _session: &Session) {}
+}
+
+/// Why a client may not come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Its key is not known.
+    UnknownKey,
+    /// In words.
+    Because(String),
+}
+
+/// Where to listen, as whom.
+#[derive(Debug)]
+pub struct ServerOptions {
+    /// Address and port, of TCP and UDP alike; port 0 takes any that is free for both.
+    pub listen: SocketAddr,
+    /// The host key.
+    pub identity: Identity,
+    /// The lanes.
+    pub lanes: LaneSettings,
+}
+
+/// A listening server.
+pub struct Server {
+    tcp: TcpListener,
+    quic: QuicServer,
+    tls: Arc<rustls::ServerConfig>,
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+struct State {
+    door: Box<dyn Door>,
+    settings: LaneSettings,
+    sessions: Mutex<HashMap<SessionId, Arc<Shared>>>,
+    /// A session was added: lanes that came before it look again.
+    added: Notify,
+    /// Unfinished handshakes.
+    handshakes: Arc<Semaphore>,
+}
+
+/// Connections the kernel keeps for us while we are busy.
+const BACKLOG: u32 = 1024;
+
+/// Attempts to find a port that is free for both protocols.
+const PORT_ATTEMPTS: usize = 16;
+
+impl Server {
+    /// Takes the port. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the port is taken or needs rights.
+    pub fn bind(options: ServerOptions, door: impl Door) -> io::Result<Self> {
+        let tls = server_config(&options.identity).map_err(io::Error::other)?;
+        let mut attempts = 0;
+        let (tcp, udp) = loop {
+            attempts += 1;
+            match bind_both(options.listen) {
+                Ok(both) => break both,
+                // Another process may have the UDP half of a port that TCP got at random.
+                Err(e)
+                    if e.kind() == io::ErrorKind::AddrInUse
+                        && attempts < PORT_ATTEMPTS
+                        && options.listen.port() == 0 => {}
+                Err(error) => return Err(error),
+            }
+        };
+        let address = tcp.local_addr()?;
+        let state = Arc::new(State {
+            door: Box::new(door),
+            settings: options.lanes,
+            sessions: Mutex::default(),
+            added: Notify::new(),
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+        });
+        Ok(Self { tcp, quic: QuicServer::listen(udp, tls.clone())?, tls: Arc::new(tls), address, state })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until the future is dropped; then call [`close`](Self::close).
+    pub async fn run(&self) {
+        tokio::join!(self.accept_tcp(), self.accept_quic());
+    }
+
+    /// Ends all sessions.
+    pub async fn close(&self) {
+        let sessions: Vec<_> = self.state.lock().values().cloned().collect();
+        for shared in sessions {
+            Session { shared }.close().await;
+        }
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.quic.close()).await; // silent peers are not waited for
+    }
+
+    async fn accept_tcp(&self) {
+        loop {
+            let (tcp, from) = match self.tcp.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of descriptors, most likely: others must end first.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let Ok(permit) = Arc::clone(&self.state.handshakes).try_acquire_owned() else {
+                tracing::warn!(%from, "too many unfinished handshakes: connection refused");
+                continue;
+            };
+            let (state, tls) = (Arc::clone(&self.state), Arc::clone(&self.tls));
+            tokio::spawn(async move {
+                let result = state.greet_tcp(tcp, tls).await;
+                drop(permit);
+                if let Err(reason) = result {
+                    tracing::debug!(%from, reason, "connection refused");
+                }
+            });
+        }
+    }
+
+    async fn accept_quic(&self) {
+        while let Some(incoming) = self.quic.accept().await {
+            let from = incoming.remote_address();
+            let Ok(permit) = Arc::clone(&self.state.handshakes).try_acquire_owned() else {
+                incoming.refuse();
+                continue;
+            };
+            let state = Arc::clone(&self.state);
+            tokio::spawn(async move {
+                match QuicServer::finish(incoming, CONNECT_TIMEOUT).await {
+                    Ok((connection, key)) => {
+                        drop(permit);
+                        state.greet(Arc::new(Link::Quic(connection)), key, from).await;
+                    }
+                    Err(error) => tracing::debug!(%from, %error, "QUIC handshake failed"),
+                }
+            });
+        }
+    }
+}
+
+fn bind_both(address: SocketAddr) -> io::Result<(TcpListener, std::net::UdpSocket)> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    let tcp = socket.listen(BACKLOG)?;
+    let udp = std::net::UdpSocket::bind(tcp.local_addr()?)?;
+    Ok((tcp, udp))
+}
+
+impl State {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Shared>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn greet_tcp(
+        self: &Arc<Self>,
+        tcp: TcpStream,
+        tls: Arc<rustls::ServerConfig>,
+    ) -> Result<(), String> {
+        prepare_lane(&tcp, self.settings.socket_options()).map_err(|e| e.to_string())?;
+        let connection = SecureTcp::accept(tcp, tls, CONNECT_TIMEOUT).await.map_err(|e| e.to_string())?;
+        match connection.purpose {
+            Purpose::Lane => self.join(connection).await,
+            Purpose::Control => {
+                let (key, from) = (connection.peer, connection.peer_address);
+                let link = Arc::new(Link::Tcp(TcpLink::start(connection)));
+                let state = Arc::clone(self);
+                // Beyond the handshake: its permit is given back.
+                tokio::spawn(async move { state.greet(link, key, from).await });
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads a lane's hello and adds the lane to its session.
+    async fn join(&self, connection: SecureTcp) -> Result<(), String> {
+        let SecureTcp { mut tcp, mut keys, received, peer, .. } = connection;
+        let mut inbox = Inbox::new(&received);
+        let read_hello = async {
+            loop {
+                match inbox.next_frame(&mut keys).map_err(|e| e.to_string())? {
+                    Some(frame) => return Ok(frame),
+                    None => match tcp.read(inbox.room()).await {
+                        Ok(0) => return Err("closed before it said hello".to_owned()),
+                        Ok(bytes) => inbox.filled(bytes),
+                        Err(error) => return Err(error.to_string()),
+                    },
+                }
+            }
+        };
+        let frame = tokio::time::timeout(CONNECT_TIMEOUT, read_hello).await.map_err(|_| "no hello")??;
+        let FrameKind::Hello { lane } = frame.kind else {
+            return Err("a lane that does not say hello".to_owned());
+        };
+        let id = SessionId::try_from(inbox.payload(&frame)).map_err(|_| "a session id of wrong length")?;
+        let shared = self.session_of(id).await.ok_or("a lane of no session")?;
+        if shared.peer != peer {
+            return Err("a lane with another key than its session's".to_owned());
+        }
+        if frame.epoch != shared.lanes.epoch() {
+            return Err("a lane of another epoch".to_owned());
+        }
+        let lanes = shared.lanes.status();
+        if lanes.len() >= LANES_MAX || lanes.iter().any(|l| l.id == lane) {
+            return Err("a lane too many".to_owned());
+        }
+        let tcp = tcp.into_std().map_err(|e| e.to_string())?;
+        shared.lanes.add(tcp, keys, inbox, Opening::Server { lane }).map_err(|e| e.to_string())
+    }
+
+    /// The session, which may be on its way still: lanes and control channel come at the same time.
+    async fn session_of(&self, id: SessionId) -> Option<Arc<Shared>> {
+        let look = async {
+            loop {
+                let added = self.added.notified();
+                if let Some(shared) = self.lock().get(&id) {
+                    return Arc::clone(shared);
+                }
+                added.await;
+            }
+        };
+        tokio::time::timeout(CONNECT_TIMEOUT, look).await.ok()
+    }
+
+    /// Reads the hello of a control link, and begins or continues a session.
+    async fn greet(self: Arc<Self>, link: Arc<Link>, key: PublicKey, from: SocketAddr) {
+        let hello = async { link.accept().await.ok()?.whole().await };
+        let Ok(Some((envelope, replier))) = tokio::time::timeout(CONNECT_TIMEOUT, hello).await else {
+            return link.close();
+        };
+        let entered = match Hello::decode(envelope.body) {
+            Ok(hello) => self.enter(&hello, key, from),
+            Err(_) => Err((RefusalCode::Other, "that is no hello".to_owned())),
+        };
+        match entered {
+            Ok(shared) => {
+                welcome(replier, None).await;
+                let control = Arc::clone(&shared.control);
+                control.set_link(Arc::clone(&link));
+                control.serve(link, shared.answer()).await;
+            }
+            Err((code, reason)) => {
+                tracing::info!(%from, key = %key.fingerprint(), reason, "session refused");
+                welcome(replier, Some(Refusal { code: code.into(), reason })).await;
+                // The client closes; if it does not, the link is not held for it.
+                let _ = tokio::time::timeout(CONNECT_TIMEOUT, link.accept()).await;
+                link.close();
+            }
+        }
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        hello: &Hello,
+        key: PublicKey,
+        from: SocketAddr,
+    ) -> Result<Arc<Shared>, (RefusalCode, String)> {
+        if hello.version != PROTOCOL_VERSION {
+            return Err((RefusalCode::Version, format!("this server speaks version {PROTOCOL_VERSION}")));
+        }
+        let id = SessionId::try_from(&hello.session[..])
+            .map_err(|_| (RefusalCode::Other, "a session id of wrong length".to_owned()))?;
+        let known = self.lock().get(&id).cloned();
+        match known {
+            Some(shared) => {
+                let newer = u16::try_from(hello.epoch).is_ok_and(|epoch| epoch > shared.lanes.epoch());
+                if shared.peer != key || !newer || shared.has_ended() {
+                    return Err((RefusalCode::NoSession, "no such session".to_owned()));
+                }
+                tracing::info!(%from, epoch = hello.epoch, "session goes on over a new connection");
+                shared.lanes.enter_epoch(hello.epoch as u16);
+                Ok(shared)
+            }
+            None if hello.epoch > 0 => Err((RefusalCode::NoSession, "no such session".to_owned())),
+            None => self.begin(id, key, from),
+        }
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        id: SessionId,
+        key: PublicKey,
+        from: SocketAddr,
+    ) -> Result<Arc<Shared>, (RefusalCode, String)> {
+        let handler = self.door.admit(key, from).map_err(|refused| match refused {
+            Refused::UnknownKey => (RefusalCode::UnknownKey, "this key is not known here".to_owned()),
+            Refused::Because(reason) => (RefusalCode::Other, reason),
+        })?;
+        let start = Lanes::start(LaneSettings::movers(), self.settings.piece_bytes_max, handler.clone());
+        let (lanes, mut lost) = start.map_err(|e| (RefusalCode::Other, format!("out of resources: {e}")))?;
+        let shared = Arc::new(Shared {
+            id,
+            peer: key,
+            control: Arc::new(Control::new()),
+            lanes,
+            handler,
+            wanted: watch::channel(Wanted::default()).0,
+            end: watch::channel(None).0,
+            peer_leaves: AtomicBool::new(false),
+            settings: self.settings,
+            pacing_cap: AtomicU64::new(0),
+        });
+        {
+            let mut sessions = self.lock();
+            if sessions.len() >= SESSIONS_MAX {
+                shared.end(SessionEnd::Closed);
+                return Err((RefusalCode::Full, format!("{SESSIONS_MAX} sessions are open already")));
+            }
+            sessions.insert(id, Arc::clone(&shared));
+        }
+        self.added.notify_waiters();
+        self.door.began(&Session { shared: Arc::clone(&shared) });
+        let (state, watched) = (Arc::clone(self), Arc::clone(&shared));
+        tokio::spawn(async move {
+            let end = watched.until_abandoned().await;
+            watched.end(end);
+            state.lock().remove(&watched.id);
+        });
+        tokio::spawn(async move {
+            while let Some(lost) = lost.recv().await {
+                tracing::debug!(lane = lost.id, reason = %lost.end, "lane ended");
+            }
+        });
+        // The client opens the first lanes; how many are there, the tuner sees.
+        let first = first_lanes(Duration::from_millis(100), send_window_bytes());
+        tokio::spawn(regulate::run(Arc::clone(&shared), first, false));
+        Ok(shared)
+    }
+}
+
+async fn welcome(replier: Replier, refusal: Option<Refusal>) {
+    let welcome = Welcome { refusal, version: PROTOCOL_VERSION, lanes_max: LANES_MAX as u32 };
+    replier.send(Bytes::from(welcome.encode_to_vec())).await;
+}
+
+impl Shared {
+    /// Waits until the session is over: said so by either side, or without a control link for too long.
+    async fn until_abandoned(&self) -> SessionEnd {
+        loop {
+            tokio::select! {
+                () = self.over() => return self.end_reason(),
+                linked = tokio::time::timeout(OUT_OF_REACH_LIMIT, self.control.until_up()) => {
+                    if linked.is_err() {
+                        return SessionEnd::OutOfReach(OUT_OF_REACH_LIMIT);
+                    }
+                }
+            }
+            tokio::select! {
+                () = self.over() => return self.end_reason(),
+                () = self.control.until_lost() => {}
+            }
+            if self.peer_leaves.load(Ordering::SeqCst) {
+                return SessionEnd::ClosedByPeer;
+            }
+        }
+    }
+}
