@@ -1,6 +1,11 @@
 //! The `longhaul` command.
 
 mod cli;
+mod config;
+mod far;
+mod place;
+mod terminal;
+mod trace;
 mod units;
 
 use std::process::ExitCode;

@@ -32,7 +32,7 @@ impl Pieces for Nothing {
         self.delivered.fetch_add(extent.length, Ordering::SeqCst);
     }
     fn declined(&self, _extent: Extent) {}
-    fn store(&self, _object: u64, _offset: u64, _data: &[u8]) -> Stored {
+    fn store(&self, _object: u64, _offset: u64, _data: &[u8], _checksum: u64) -> Stored {
         Stored::Kept
     }
 }
@@ -87,7 +87,7 @@ async fn main() {
     let near = Arc::<Nothing>::default();
     let session = connect(options, near.clone()).await.unwrap();
     println!("session after {:?}, rtt {:?}", began.elapsed(), session.rtt());
-    session.lanes().push(Extent { object: 1, offset: 0, length: total }).await;
+    session.lanes().push(Extent { object: 1, offset: 0, length: total, whole: false }).await;
     let (mut last, mut times) = (0, Vec::new());
     while last < total {
         tokio::time::sleep(Duration::from_millis(200)).await;

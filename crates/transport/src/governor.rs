@@ -49,13 +49,16 @@ enum State {
     Drain {
         since: Nanos,
     },
+    /// `sure`: the rate has stood the test of a probe.
     Cruise {
         since: Nanos,
+        sure: bool,
     },
     /// Sends more for a round trip, less for another, and waits a third for the acknowledgements.
     Probe {
         since: Nanos,
         best: f64,
+        gain: f64,
     },
     Compete {
         since: Nanos,
@@ -83,6 +86,7 @@ pub struct Governor {
 const DRAIN_GAIN: f64 = 0.75;
 const CRUISE_GAIN: f64 = 0.985;
 const PROBE_GAIN: f64 = 1.1;
+const FIRST_PROBE_GAIN: f64 = 1.25;
 
 /// More than this above the known rate is news.
 const NEWS: f64 = 1.03;
@@ -190,18 +194,23 @@ impl Governor {
                 }
             }
             State::Drain { since } => {
-                // While the queue drains the bottleneck is busy: its true rate shows.
-                self.bandwidth = self.bandwidth.max(rate);
+                // While a queue stands the bottleneck is busy: its true rate shows. What was delivered before the
+                // drain does not count for long: the path may have become narrower.
+                self.bandwidth = if standing && lasts(since, round * BEST_OF_ROUNDS) {
+                    self.best_rate(now, round)
+                } else {
+                    self.bandwidth.max(rate)
+                };
                 if !queue_remains(reading) && lasts(since, round) {
                     self.compete_for = COMPETE_MIN;
-                    return State::Cruise { since: now };
+                    return State::Cruise { since: now, sure: false };
                 }
                 // A queue of two round trips, drained at a quarter of the rate, and twice that for the smoothed RTT.
                 if lasts(since, reading.rtt * 12 + Duration::from_secs(1)) {
                     return State::Compete { since: now };
                 }
             }
-            State::Cruise { since } => {
+            State::Cruise { since, sure } => {
                 if standing {
                     // The path has become narrower, or the estimate was too high: what comes through is the truth.
                     let best = self.best_rate(now, round);
@@ -210,20 +219,25 @@ impl Governor {
                     }
                     return State::Drain { since: now };
                 }
-                if lasts(since, CRUISE_MIN.max(round * CRUISE_RTTS)) {
-                    return State::Probe { since: now, best: 0.0 };
+                // A host's hiccup may have looked like a queue: the first look comes soon, and is a good one.
+                let (wait, gain) = match sure {
+                    false => (round * 2, FIRST_PROBE_GAIN),
+                    true => (CRUISE_MIN.max(round * CRUISE_RTTS), PROBE_GAIN),
+                };
+                if lasts(since, wait) {
+                    return State::Probe { since: now, best: 0.0, gain };
                 }
             }
-            State::Probe { since, best } => {
+            State::Probe { since, best, gain } => {
                 let best = best.max(rate);
                 if best > self.bandwidth * NEWS {
                     self.bandwidth = best;
                     return State::Search;
                 }
                 if lasts(since, round * 3) {
-                    return State::Cruise { since: now };
+                    return State::Cruise { since: now, sure: true };
                 }
-                return State::Probe { since, best };
+                return State::Probe { since, best, gain };
             }
             State::Compete { since } => {
                 if lasts(since, self.compete_for) {
@@ -254,7 +268,7 @@ impl Governor {
     fn adjust_boost(&mut self, now: Nanos, round: Duration, rate: f64, standing: bool) {
         if standing {
             self.boost = 1.0 + (self.boost - 1.0) / 2.0;
-        } else if matches!(self.state, State::Cruise { since } if now - since > nanos(round * 2)) {
+        } else if matches!(self.state, State::Cruise { since, .. } if now - since > nanos(round * 2)) {
             let shortfall = CRUISE_GAIN - rate / self.bandwidth;
             let ticks_per_round = round.as_secs_f64() / 0.1;
             self.boost = (self.boost + shortfall * 0.3 / ticks_per_round).clamp(1.0, BOOST_MAX);
@@ -267,7 +281,7 @@ impl Governor {
             && !queue_remains(reading)
             && match self.state {
                 State::Search => true,
-                State::Cruise { since } => now - since > nanos(round * 4),
+                State::Cruise { since, .. } => now - since > nanos(round * 4),
                 _ => false,
             };
         let before =

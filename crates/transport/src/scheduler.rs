@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::limits::{ALIGNMENT, EXTENTS_WAITING_MAX, PIECE_BYTES_MIN};
+use crate::limits::{ALIGNMENT, EXTENTS_WAITING_MAX, FRAME_PAYLOAD_MAX, PIECE_BYTES_MIN};
 
 /// Nanoseconds since an origin of the caller's choosing.
 pub type Nanos = u64;
@@ -28,6 +28,8 @@ pub struct Extent {
     pub offset: u64,
     /// How many; not 0.
     pub length: u64,
+    /// All of it must travel as one piece; then it is no longer than [`FRAME_PAYLOAD_MAX`].
+    pub whole: bool,
 }
 
 /// What one lane carries at a time.
@@ -41,13 +43,16 @@ pub struct Piece {
     pub offset: u64,
     /// Bytes.
     pub length: u32,
+    /// It was an extent that must not be cut.
+    pub whole: bool,
 }
 
 impl Piece {
     /// The same bytes as an extent.
     #[must_use]
     pub fn extent(&self) -> Extent {
-        Extent { object: self.object, offset: self.offset, length: u64::from(self.length) }
+        let Self { object, offset, length, whole, .. } = *self;
+        Extent { object, offset, length: u64::from(length), whole }
     }
 }
 
@@ -138,10 +143,14 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was queued.
+    ///
+    /// # Panics
+    /// When a `whole` extent is too long for a frame.
     pub fn push(&mut self, extent: Extent) -> Result<(), QueueFull> {
         if self.waiting.len() >= EXTENTS_WAITING_MAX {
             return Err(QueueFull);
         }
+        assert!(!extent.whole || extent.length <= FRAME_PAYLOAD_MAX as u64, "{extent:?}");
         if extent.length > 0 {
             self.waiting_bytes += extent.length;
             self.waiting.push_back(extent);
@@ -189,7 +198,7 @@ impl Scheduler {
     fn cut(&mut self, lane: LaneId) -> Option<Piece> {
         let size = u64::from(self.piece_size(lane));
         let extent = self.waiting.front_mut()?;
-        let mut length = size.min(extent.length);
+        let mut length = if extent.whole { extent.length } else { size.min(extent.length) };
         // Pieces of a longer extent end where direct I/O can begin again.
         let tail = (extent.offset + length) % ALIGNMENT as u64;
         if length < extent.length && tail < length {
@@ -197,7 +206,8 @@ impl Scheduler {
         }
         let number = self.next_number;
         self.next_number += 1;
-        let piece = Piece { number, object: extent.object, offset: extent.offset, length: length as u32 };
+        let Extent { object, offset, whole, .. } = *extent;
+        let piece = Piece { number, object, offset, length: length as u32, whole };
         extent.offset += length;
         extent.length -= length;
         self.waiting_bytes -= length;

@@ -75,7 +75,7 @@ impl Pieces for Memory {
         self.change(|s| *s.declined.entry(extent.object).or_default() += extent.length);
     }
 
-    fn store(&self, object: u64, offset: u64, data: &[u8]) -> Stored {
+    fn store(&self, object: u64, offset: u64, data: &[u8], _checksum: u64) -> Stored {
         assert_eq!(data.as_ptr().align_offset(4096), 0);
         for (i, &byte) in data.iter().enumerate() {
             assert_eq!(byte, byte_at(object, offset + i as u64), "object {object} offset {offset}+{i}");
@@ -164,7 +164,7 @@ impl Far {
 }
 
 fn extent(object: u64, length: u64) -> Extent {
-    Extent { object, offset: 0, length }
+    Extent { object, offset: 0, length, whole: false }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! `longhaul emulate`: a long fat network on this machine.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -16,6 +16,7 @@ use longhaul_emulator::spec::QueueSpec;
 use longhaul_emulator::topology::host_names;
 use longhaul_emulator::{Host, LinkSpec, TwoHosts};
 
+use super::print_out;
 use crate::units;
 
 /// A long fat network on this machine: two hosts, `near` and `far`, and a link with delay, rate, queue and loss
@@ -290,12 +291,6 @@ impl Show {
         print_out(&format!("{text}\n"))?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn print_out(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
 }
 
 /// The daemon's words went to the terminal of `up`; from now on it holds nothing of it.

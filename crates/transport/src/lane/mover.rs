@@ -41,9 +41,12 @@ pub trait Pieces: Send + Sync + 'static {
     /// Sending: the peer, or [`fill`](Self::fill), has given these bytes up. Not for bytes delivered.
     fn declined(&self, extent: Extent);
 
-    /// Receiving: stores bytes that have proved whole. `data` begins at a page boundary in memory. The same bytes may
-    /// come twice.
-    fn store(&self, object: u64, offset: u64, data: &[u8]) -> Stored;
+    /// Receiving: stores bytes that have proved whole, with their CRC-64/NVME. `data` begins at a page boundary in
+    /// memory. The same bytes may come twice.
+    fn store(&self, object: u64, offset: u64, data: &[u8], checksum: u64) -> Stored;
+
+    /// Called first on each thread that calls the others: the place to take on a user's rights.
+    fn enter_thread(&self) {}
 }
 
 /// See [`Pieces::fill`].
@@ -497,7 +500,7 @@ impl Lane {
         }
         shared.traffic.received.fetch_add(data.len() as u64, Ordering::Relaxed);
         let began = Instant::now();
-        let stored = shared.pieces.store(piece.object, piece.offset, data);
+        let stored = shared.pieces.store(piece.object, piece.offset, data, piece.checksum);
         shared.traffic.store_ns.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
         if piece.last {
             match stored {
@@ -622,6 +625,7 @@ struct Mover {
 
 impl Mover {
     fn run(mut self) {
+        self.shared.pieces.enter_thread();
         let mut events = Vec::with_capacity(64);
         loop {
             let timeout = if self.ready.is_empty() { None } else { Some(&NOW) };

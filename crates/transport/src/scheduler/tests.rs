@@ -7,7 +7,7 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 fn extent(object: u64, offset: u64, length: u64) -> Extent {
-    Extent { object, offset, length }
+    Extent { object, offset, length, whole: false }
 }
 
 #[test]
@@ -56,6 +56,14 @@ fn an_overdue_piece_is_hedged_once_by_an_idle_lane() {
     assert_eq!(s.on_lane_lost(1), 0, "the other copy is under way");
     assert_eq!(s.on_stored(piece.number, second), Some(piece));
     assert!(s.lane_is_idle(2));
+}
+
+#[test]
+fn a_whole_extent_is_not_cut() {
+    let mut s = Scheduler::new(PIECE_BYTES_MIN);
+    s.add_lane(1);
+    s.push(Extent { whole: true, ..extent(1, 0, FRAME_PAYLOAD_MAX as u64) }).unwrap();
+    assert_eq!(s.take(1, 0).unwrap().length as usize, FRAME_PAYLOAD_MAX);
 }
 
 #[test]

@@ -400,6 +400,9 @@ impl Dialer {
                     () = ping(&shared, &link) => {}
                 }
                 shared.control.lost(&link);
+                if shared.has_ended() {
+                    return shared.end_reason();
+                }
                 if shared.peer_leaves.load(Ordering::SeqCst) {
                     return SessionEnd::ClosedByPeer;
                 }

@@ -56,6 +56,8 @@ pub struct SessionSample {
     pub repeated_bytes: u64,
     /// Bytes per second that all lanes together may send; `None`: no cap.
     pub pacing_cap: Option<u64>,
+    /// Bytes in the receive queues of all sockets.
+    pub socket_bytes: u64,
     /// Time spent reading what is sent, summed over the movers.
     pub reading: Duration,
     /// Time spent storing what was received, summed over the movers.
@@ -63,7 +65,9 @@ pub struct SessionSample {
 }
 
 pub(super) fn sample(shared: &Shared) -> SessionSample {
-    let lanes = shared.lanes.status().iter().filter_map(|lane| lane_sample(lane)).collect();
+    let statuses = shared.lanes.status();
+    let lanes = statuses.iter().filter_map(lane_sample).collect();
+    let socket_bytes = statuses.iter().filter_map(|lane| rustix::io::ioctl_fionread(&lane.tcp).ok()).sum();
     let traffic = &shared.lanes.traffic;
     let (waiting_bytes, under_way_bytes, hedged) = {
         let scheduler = shared.lanes.scheduler();
@@ -78,6 +82,7 @@ pub(super) fn sample(shared: &Shared) -> SessionSample {
         received_bytes: traffic.received.load(Ordering::Relaxed),
         repeated_bytes: traffic.returned.load(Ordering::Relaxed) + hedged,
         pacing_cap: Some(shared.pacing_cap.load(Ordering::Relaxed)).filter(|cap| *cap > 0),
+        socket_bytes,
         reading: Duration::from_nanos(traffic.fill_ns.load(Ordering::Relaxed)),
         storing: Duration::from_nanos(traffic.store_ns.load(Ordering::Relaxed)),
     }

@@ -22,9 +22,8 @@ use crate::lane::frame::FrameKind;
 use crate::lane::mover::{Lanes, Opening};
 use crate::limits::{CONNECT_TIMEOUT, HANDSHAKES_MAX, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX};
 use crate::secure::SecureTcp;
-use crate::socket::{prepare_lane, send_window_bytes};
+use crate::socket::prepare_lane;
 use crate::tls::{Purpose, server_config};
-use crate::tuner::first_lanes;
 
 /// Decides who may come in, and makes the application's end of a new session.
 pub trait Door: Send + Sync + 'static {
@@ -370,9 +369,8 @@ impl State {
                 tracing::debug!(lane = lost.id, reason = %lost.end, "lane ended");
             }
         });
-        // The client opens the first lanes; how many are there, the tuner sees.
-        let first = first_lanes(Duration::from_millis(100), send_window_bytes());
-        tokio::spawn(regulate::run(Arc::clone(&shared), first, false));
+        // The client opens the first lanes; how many there are, the tuner sees.
+        tokio::spawn(regulate::run(Arc::clone(&shared), 1, false));
         Ok(shared)
     }
 }

@@ -1,0 +1,61 @@
+//! Every bound of a copy, with its derivation.
+
+use longhaul_transport::limits::FRAME_PAYLOAD_MAX;
+
+/// Files up to this size travel in bundles: a frame then holds at least four, and most of a source tree's files.
+pub const BUNDLED_FILE_MAX: u64 = 60 << 10;
+
+/// A bundle is one frame at the most.
+pub const BUNDLE_BYTES_MAX: usize = FRAME_PAYLOAD_MAX;
+
+/// Entries in one offer: with names of 30 bytes ~20 KiB.
+pub const OFFER_ENTRIES_MAX: usize = 256;
+
+/// Bytes of entries in one offer: below the control channel's 64 KiB with a full entry to spare.
+pub const OFFER_BYTES_MAX: usize = 24 << 10;
+
+/// Offers without an answer at a time: 32,768 files, so that 300 ms away 100,000 files a second can pass.
+pub const OFFERS_OPEN_MAX: usize = 128;
+
+/// Entries between the thread that walks the source and the offers.
+pub const WALKED_ENTRIES_MAX: usize = 2048;
+
+/// Names of a directory that are read and sorted at a time: 64 KiB of names and numbers.
+pub const SORTED_NAMES_MAX: usize = 1024;
+
+/// Source files held open at a time; more are closed and opened again.
+pub const OPEN_SOURCES_MAX: usize = 256;
+
+/// Files that are worth a journal: below it a new run sends them again, which costs less than the bookkeeping.
+pub const JOURNALED_FILE_MIN: u64 = 8 << 20;
+
+/// Files written past the page cache where the disk is better off with it: below it their pages fit easily.
+pub const DIRECT_FILE_MIN: u64 = 32 << 20;
+
+/// A journal this long covers 24 TiB in frames of 256 KiB; one that is longer is not read.
+pub const JOURNAL_BYTES_MAX: u64 = 2 << 30;
+
+/// Ranges of a file that are offered or asked for one by one; a file with more holes or gaps is sent from the first
+/// to the last of the rest as one.
+pub const RANGES_MAX: usize = 1024;
+
+/// Buffered writes of a file are handed to the disk after so many bytes, so that the end does not wait for all.
+pub const WRITE_BACK_BYTES: u64 = 32 << 20;
+
+/// Problems told one by one; beyond it they are counted.
+pub const PROBLEMS_TOLD_MAX: usize = 10_000;
+
+/// Threads that finish large files (sync and rename) of one copy.
+pub const FINISHERS: usize = 4;
+
+/// Finished files that may wait for a finisher.
+pub const FINISHING_MAX: usize = 64;
+
+/// Hard links whose first name has not arrived yet.
+pub const HARD_LINKS_WAITING_MAX: usize = 1 << 20;
+
+/// Bytes of a symbolic link's target (PATH_MAX).
+pub const LINK_TARGET_BYTES_MAX: usize = 4096;
+
+/// Sources named in one copy.
+pub const SOURCES_MAX: usize = 4096;

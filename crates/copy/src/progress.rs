@@ -1,0 +1,107 @@
+//! How far a copy has come, for whoever shows it; and what went wrong, for whoever tells it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::sync::mpsc;
+
+/// Counters of one end; they only grow.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Files found in the sources: all but directories.
+    pub found_files: AtomicU64,
+    /// Their bytes.
+    pub found_bytes: AtomicU64,
+    /// All sources have been read through.
+    pub all_found: AtomicBool,
+    /// Files that are in their place, or, at the sender, whose bytes are there.
+    pub done_files: AtomicU64,
+    /// Bytes that have arrived.
+    pub done_bytes: AtomicU64,
+    /// Files that were there already and equal.
+    pub skipped_files: AtomicU64,
+    /// Their bytes, and those that an earlier run had brought.
+    pub skipped_bytes: AtomicU64,
+    /// Problems so far.
+    pub problems: AtomicU64,
+}
+
+/// A point in time of [`Progress`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // as in `Progress`
+pub struct ProgressNow {
+    pub found_files: u64,
+    pub found_bytes: u64,
+    pub all_found: bool,
+    pub done_files: u64,
+    pub done_bytes: u64,
+    pub skipped_files: u64,
+    pub skipped_bytes: u64,
+    pub problems: u64,
+}
+
+impl Progress {
+    /// The counters now.
+    #[must_use]
+    pub fn now(&self) -> ProgressNow {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ProgressNow {
+            found_files: get(&self.found_files),
+            found_bytes: get(&self.found_bytes),
+            all_found: self.all_found.load(Ordering::Relaxed),
+            done_files: get(&self.done_files),
+            done_bytes: get(&self.done_bytes),
+            skipped_files: get(&self.skipped_files),
+            skipped_bytes: get(&self.skipped_bytes),
+            problems: get(&self.problems),
+        }
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+/// Something that was not copied, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Which file, as its side of the copy calls it.
+    pub path: PathBuf,
+    /// What happened, and where it helps what to do.
+    pub reason: String,
+}
+
+/// Where problems go.
+#[derive(Clone, Debug)]
+pub(crate) struct Problems {
+    told: mpsc::UnboundedSender<Problem>,
+    progress: Arc<Progress>,
+}
+
+impl Problems {
+    /// The place where they come out. No more than [`PROBLEMS_TOLD_MAX`](crate::limits::PROBLEMS_TOLD_MAX) do; the
+    /// rest is only counted.
+    pub(crate) fn new(progress: Arc<Progress>) -> (Self, mpsc::UnboundedReceiver<Problem>) {
+        let (told, receiver) = mpsc::unbounded_channel();
+        (Self { told, progress }, receiver)
+    }
+
+    pub(crate) fn tell(&self, path: impl Into<PathBuf>, reason: impl std::fmt::Display) {
+        let before = self.progress.problems.fetch_add(1, Ordering::Relaxed);
+        if before < crate::limits::PROBLEMS_TOLD_MAX as u64 {
+            let problem = Problem { path: path.into(), reason: reason.to_string() };
+            let _ = self.told.send(problem); // nobody listens any more: the copy has been given up
+        }
+    }
+
+    /// Where the peer's problems go as well.
+    pub(crate) fn sender(&self) -> mpsc::UnboundedSender<Problem> {
+        self.told.clone()
+    }
+
+    /// How many so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.progress.problems.load(Ordering::Relaxed)
+    }
+}

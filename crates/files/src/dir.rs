@@ -1,0 +1,528 @@
+//! Directories held by descriptor. Every operation takes one checked [`Name`] and never follows a symbolic link, so
+//! nothing outside the tree can be reached, whatever anybody renames meanwhile.
+//!
+//! A large tree has more directories than a process may have open: each [`Dir`] knows its parent and is opened again
+//! when it is needed and its descriptor has been given up for others.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{AtFlags, CWD, Dir as ReadDir, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::attr::{Attr, Kind, Time, timestamps};
+use crate::limits::OPEN_DIRS_MAX;
+use crate::name::{Name, RelPath};
+
+/// A directory; clones are the same.
+#[derive(Clone, Debug)]
+pub struct Dir(Arc<Node>);
+
+#[derive(Debug)]
+struct Node {
+    id: u64,
+    place: Place,
+    cache: Arc<OpenDirs>,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// The top of a tree, open for as long as the tree is used, and what it is called in messages.
+    Top {
+        fd: Arc<OwnedFd>,
+        path: PathBuf,
+    },
+    Below {
+        parent: Dir,
+        name: Name,
+    },
+}
+
+/// The open descriptors of a tree's directories, the longest unused given up first.
+#[derive(Debug, Default)]
+struct OpenDirs {
+    next_id: AtomicU64,
+    open: Mutex<Recent>,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    clock: u64,
+    fds: HashMap<u64, (u64, Arc<OwnedFd>)>,
+}
+
+impl OpenDirs {
+    fn get(&self, id: u64) -> Option<Arc<OwnedFd>> {
+        let mut recent = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.clock += 1;
+        let now = recent.clock;
+        let (used, fd) = recent.fds.get_mut(&id)?;
+        *used = now;
+        Some(Arc::clone(fd))
+    }
+
+    fn put(&self, id: u64, fd: &Arc<OwnedFd>) {
+        let mut recent = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.fds.len() >= OPEN_DIRS_MAX {
+            // Half of them at once: a look at all is rare then.
+            let mut used: Vec<u64> = recent.fds.values().map(|(used, _)| *used).collect();
+            let middle = used.len() / 2;
+            let (_, &mut median, _) = used.select_nth_unstable(middle);
+            recent.fds.retain(|_, (used, _)| *used > median);
+        }
+        recent.clock += 1;
+        let now = recent.clock;
+        recent.fds.insert(id, (now, Arc::clone(fd)));
+    }
+
+    fn forget(&self, id: u64) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).fds.remove(&id);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.cache.forget(self.id);
+    }
+}
+
+/// What a directory holds, one at a time.
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    /// Its name.
+    pub name: Name,
+    /// Its number; reading files in this order spares a disk's head.
+    pub inode: u64,
+}
+
+const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl Dir {
+    /// Opens a directory by a path of the user's own: links are followed.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open_path(path: &std::path::Path) -> io::Result<Self> {
+        let fd = rustix::fs::openat(CWD, path, DIR_FLAGS, Mode::empty())?;
+        Ok(Self::top(fd, path.to_owned()))
+    }
+
+    fn top(fd: OwnedFd, path: PathBuf) -> Self {
+        Self(Arc::new(Node { id: 0, place: Place::Top { fd: Arc::new(fd), path }, cache: Arc::default() }))
+    }
+
+    /// Opens what `path` names below this directory, as the top of a tree of its own. Links are followed as long as
+    /// they stay below.
+    ///
+    /// # Errors
+    /// `EXDEV` for a path or link that leads out, and as `openat2(2)`.
+    pub fn open_beneath(&self, path: &RelPath) -> io::Result<Self> {
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let fd = rustix::fs::openat2(&*self.fd()?, path.to_path_buf(), DIR_FLAGS, Mode::empty(), beneath)?;
+        Ok(Self::top(fd, self.path().join(path.to_path_buf())))
+    }
+
+    /// The directory called `name` in this one; opened when it is needed.
+    #[must_use]
+    pub fn child(&self, name: Name) -> Self {
+        let cache = Arc::clone(&self.0.cache);
+        let id = cache.next_id.fetch_add(1, Ordering::Relaxed) + 1;
+        Self(Arc::new(Node { id, place: Place::Below { parent: self.clone(), name }, cache }))
+    }
+
+    /// For messages: the path it was found by.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        match &self.0.place {
+            Place::Top { path, .. } => path.clone(),
+            Place::Below { parent, name } => parent.path().join(name.as_os_str()),
+        }
+    }
+
+    /// The directory above and this one's name there; `None` at the top.
+    #[must_use]
+    pub fn parent(&self) -> Option<(&Self, &Name)> {
+        match &self.0.place {
+            Place::Top { .. } => None,
+            Place::Below { parent, name } => Some((parent, name)),
+        }
+    }
+
+    /// Its descriptor.
+    ///
+    /// # Errors
+    /// As `open(2)`: the directory may have gone, or something else may be in its place.
+    pub fn fd(&self) -> io::Result<Arc<OwnedFd>> {
+        // Not recursive: a tree may be deeper than a thread's stack.
+        let mut closed = Vec::new();
+        let mut at = self;
+        let mut fd = loop {
+            match &at.0.place {
+                Place::Top { fd, .. } => break Arc::clone(fd),
+                Place::Below { parent, name } => match at.0.cache.get(at.0.id) {
+                    Some(fd) => break fd,
+                    None => {
+                        closed.push((at.0.id, name));
+                        at = parent;
+                    }
+                },
+            }
+        };
+        for (id, name) in closed.into_iter().rev() {
+            let flags = DIR_FLAGS | OFlags::NOFOLLOW;
+            fd = Arc::new(rustix::fs::openat(&*fd, name.as_os_str(), flags, Mode::empty())?);
+            self.0.cache.put(id, &fd);
+        }
+        Ok(fd)
+    }
+
+    /// What is called `name`, a link itself and not its target; `None`: nothing.
+    ///
+    /// # Errors
+    /// As `fstatat(2)`, but for "no such file".
+    pub fn attr(&self, name: &Name) -> io::Result<Option<Attr>> {
+        match rustix::fs::statat(&*self.fd()?, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Attr::from_stat(&stat).map(Some).ok_or_else(|| io::ErrorKind::Unsupported.into()),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// As [`attr`](Self::attr), of what a link leads to. For trees of the user's own only.
+    ///
+    /// # Errors
+    /// As `fstatat(2)`, but for "no such file".
+    pub fn attr_following(&self, name: &Name) -> io::Result<Option<Attr>> {
+        match rustix::fs::statat(&*self.fd()?, name.as_os_str(), AtFlags::empty()) {
+            Ok(stat) => Attr::from_stat(&stat).map(Some).ok_or_else(|| io::ErrorKind::Unsupported.into()),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The names it holds, in the order of the file system.
+    ///
+    /// # Errors
+    /// As `open(2)`; reading on may fail as `getdents(2)`.
+    pub fn entries(&self) -> io::Result<impl Iterator<Item = io::Result<DirEntry>> + use<>> {
+        // A descriptor of its own: a shared one would share the position.
+        let fd = rustix::fs::openat(&*self.fd()?, ".", DIR_FLAGS, Mode::empty())?;
+        let entries = ReadDir::new(fd)?;
+        Ok(entries.filter_map(|entry| {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => return Some(Err(error.into())),
+            };
+            let name = Name::new(entry.file_name().to_bytes()).ok()?; // `.` and `..`
+            Some(Ok(DirEntry { name, inode: entry.ino() }))
+        }))
+    }
+
+    /// Opens a file for reading. A link is not followed, and a pipe or device not waited for.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open_file(&self, name: &Name) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::empty())?.into())
+    }
+
+    /// As [`open_file`](Self::open_file), through a link. For trees of the user's own only.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open_file_following(&self, name: &Name) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::empty())?.into())
+    }
+
+    /// Opens a file for reading and writing, and makes it (mode 0600) when it is not there; `exclusive`: it must not
+    /// be there.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn create_file(&self, name: &Name, exclusive: bool) -> io::Result<File> {
+        let mut flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if exclusive {
+            flags |= OFlags::EXCL;
+        }
+        Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::from_raw_mode(0o600))?.into())
+    }
+
+    /// Opens an existing file for writing past the page cache.
+    ///
+    /// # Errors
+    /// `EINVAL` where the file system cannot do that, and as `open(2)`.
+    pub fn open_direct(&self, name: &Name) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::empty())?.into())
+    }
+
+    /// Makes a file (mode 0600) that has no name yet; give it one with [`name_file`](Self::name_file), or it vanishes.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the file system cannot do that, and as `open(2)`.
+    pub fn create_unnamed(&self) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&*self.fd()?, ".", flags, Mode::from_raw_mode(0o600))?.into())
+    }
+
+    /// Gives an unnamed file its first name.
+    ///
+    /// # Errors
+    /// `EEXIST` when the name is taken, and as `linkat(2)`.
+    pub fn name_file(&self, file: &File, name: &Name) -> io::Result<()> {
+        // The way that needs no rights beyond the file's own (open(2), O_TMPFILE).
+        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::linkat(CWD, itself, &*self.fd()?, name.as_os_str(), AtFlags::SYMLINK_FOLLOW)?;
+        Ok(())
+    }
+
+    /// Makes a directory (mode 0700); false when one is there already.
+    ///
+    /// # Errors
+    /// As `mkdir(2)`, also when something else has the name.
+    pub fn make_dir(&self, name: &Name) -> io::Result<bool> {
+        match rustix::fs::mkdirat(&*self.fd()?, name.as_os_str(), Mode::from_raw_mode(0o700)) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => match self.attr(name)? {
+                Some(attr) if attr.kind == Kind::Dir => Ok(false),
+                _ => Err(Errno::EXIST.into()),
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Moves `from` to `to` in the same directory, over what is there.
+    ///
+    /// # Errors
+    /// As `rename(2)`.
+    pub fn rename(&self, from: &Name, to: &Name) -> io::Result<()> {
+        let fd = self.fd()?;
+        Ok(rustix::fs::renameat_with(&*fd, from.as_os_str(), &*fd, to.as_os_str(), RenameFlags::empty())?)
+    }
+
+    /// Removes a name that is no directory; false when nothing had it.
+    ///
+    /// # Errors
+    /// As `unlink(2)`.
+    pub fn remove(&self, name: &Name) -> io::Result<bool> {
+        match rustix::fs::unlinkat(&*self.fd()?, name.as_os_str(), AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The target of a link.
+    ///
+    /// # Errors
+    /// As `readlink(2)`.
+    pub fn read_link(&self, name: &Name) -> io::Result<Vec<u8>> {
+        Ok(rustix::fs::readlinkat(&*self.fd()?, name.as_os_str(), Vec::new())?.into_bytes())
+    }
+
+    /// Makes a link to `target`, which is not looked at.
+    ///
+    /// # Errors
+    /// As `symlink(2)`.
+    pub fn make_link(&self, name: &Name, target: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::symlinkat(target, &*self.fd()?, name.as_os_str())?)
+    }
+
+    /// Gives the file called `name` in this directory another name.
+    ///
+    /// # Errors
+    /// As `link(2)`.
+    pub fn hard_link(&self, name: &Name, to: &Self, to_name: &Name) -> io::Result<()> {
+        let (from, to) = (self.fd()?, to.fd()?);
+        Ok(rustix::fs::linkat(&*from, name.as_os_str(), &*to, to_name.as_os_str(), AtFlags::empty())?)
+    }
+
+    /// Makes a pipe, socket or device file (mode 0600).
+    ///
+    /// # Errors
+    /// As `mknod(2)`; `EINVAL` for other kinds.
+    pub fn make_special(&self, name: &Name, kind: Kind, device: u64) -> io::Result<()> {
+        let file_type = match kind {
+            Kind::Fifo => FileType::Fifo,
+            Kind::Socket => FileType::Socket,
+            Kind::CharDevice => FileType::CharacterDevice,
+            Kind::BlockDevice => FileType::BlockDevice,
+            Kind::File | Kind::Dir | Kind::Symlink => return Err(Errno::INVAL.into()),
+        };
+        let fd = self.fd()?;
+        Ok(rustix::fs::mknodat(&*fd, name.as_os_str(), file_type, Mode::from_raw_mode(0o600), device)?)
+    }
+
+    /// Sets the owner of what is called `name`, a link itself included.
+    ///
+    /// # Errors
+    /// As `fchownat(2)`.
+    pub fn set_owner(&self, name: &Name, uid: u32, gid: u32) -> io::Result<()> {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        let fd = self.fd()?;
+        Ok(rustix::fs::chownat(&*fd, name.as_os_str(), Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Sets the time of the last change of what is called `name`, a link itself included.
+    ///
+    /// # Errors
+    /// As `utimensat(2)`.
+    pub fn set_modified(&self, name: &Name, modified: Time) -> io::Result<()> {
+        let fd = self.fd()?;
+        Ok(rustix::fs::utimensat(&*fd, name.as_os_str(), &timestamps(modified), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// Sets the permission bits of what is called `name`, which must be no link.
+    ///
+    /// # Errors
+    /// As `fchmodat(2)`.
+    pub fn set_mode(&self, name: &Name, mode: u32) -> io::Result<()> {
+        // Linux' fchmodat follows links: go by a descriptor that does not.
+        let fd = self.fd()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&*fd, name.as_os_str(), flags, Mode::empty())?;
+        let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Ok(rustix::fs::chmodat(CWD, itself, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?)
+    }
+
+    /// Makes all that was written to its file system durable.
+    ///
+    /// # Errors
+    /// As `syncfs(2)`.
+    pub fn sync_file_system(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(&*self.fd()?)?)
+    }
+}
+
+/// Lets the process open as many files as it may.
+pub fn raise_open_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Without it the lower limit stays, under which everything works, too.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// Whether `dir`'s file system lies on a disk of this host: not in memory, not on a network.
+#[must_use]
+pub fn is_on_local_disk(dir: &Dir) -> bool {
+    let device = dir.fd().ok().and_then(|fd| rustix::fs::fstat(fd.as_fd()).ok()).map(|stat| stat.st_dev);
+    device.is_some_and(|device| {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        std::path::Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn name(s: &str) -> Name {
+        Name::new(s.as_bytes()).unwrap()
+    }
+
+    fn rel(s: &str) -> RelPath {
+        RelPath::new(s.as_bytes()).unwrap()
+    }
+
+    fn tree() -> (tempfile::TempDir, Dir) {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(temp.path().join("top/a/b")).unwrap();
+        std::fs::write(temp.path().join("secret"), "s").unwrap();
+        let dir = Dir::open_path(&temp.path().join("top")).unwrap();
+        (temp, dir)
+    }
+
+    #[test]
+    fn links_lead_nowhere_out() {
+        let (temp, dir) = tree();
+        symlink("../secret", temp.path().join("top/out")).unwrap();
+        symlink("..", temp.path().join("top/up")).unwrap();
+        symlink("/etc", temp.path().join("top/abs")).unwrap();
+        symlink("a", temp.path().join("top/in")).unwrap();
+        assert_eq!(dir.open_file(&name("out")).unwrap_err().raw_os_error(), Some(Errno::LOOP.raw_os_error()));
+        assert!(dir.child(name("up")).fd().is_err());
+        assert_eq!(
+            dir.open_beneath(&rel("up")).unwrap_err().raw_os_error(),
+            Some(Errno::XDEV.raw_os_error())
+        );
+        assert_eq!(
+            dir.open_beneath(&rel("abs")).unwrap_err().raw_os_error(),
+            Some(Errno::XDEV.raw_os_error())
+        );
+        assert!(dir.open_beneath(&rel("in/b")).is_ok(), "a link that stays below is followed");
+        assert_eq!(dir.attr(&name("out")).unwrap().unwrap().kind, Kind::Symlink);
+        assert!(dir.create_file(&name("out"), false).is_err());
+        assert!(dir.set_mode(&name("out"), 0o777).is_err());
+        let mode = std::fs::metadata(temp.path().join("secret")).unwrap().permissions().mode();
+        assert_ne!(mode & 0o777, 0o777);
+    }
+
+    #[test]
+    fn a_directory_that_was_given_up_is_opened_again() {
+        let (_temp, dir) = tree();
+        let dirs: Vec<Dir> = (0..OPEN_DIRS_MAX + 50)
+            .map(|i| {
+                let n = name(&format!("d{i}"));
+                assert!(dir.make_dir(&n).unwrap());
+                assert!(!dir.make_dir(&n).unwrap());
+                dir.child(n).child(name("x"))
+            })
+            .collect();
+        for d in &dirs {
+            let (parent, n) = d.parent().unwrap();
+            parent.make_dir(n).unwrap();
+            d.create_file(&name("f"), true).unwrap();
+        }
+        for d in &dirs {
+            assert_eq!(d.attr(&name("f")).unwrap().unwrap().kind, Kind::File);
+        }
+        assert!(dir.0.cache.open.lock().unwrap().fds.len() <= OPEN_DIRS_MAX);
+    }
+
+    #[test]
+    fn an_unnamed_file_gets_a_name_once() {
+        let (temp, dir) = tree();
+        let Ok(file) = dir.create_unnamed() else { return }; // not on this file system
+        dir.name_file(&file, &name("n")).unwrap();
+        assert_eq!(dir.name_file(&file, &name("n")).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(temp.path().join("top/n").exists());
+    }
+
+    #[test]
+    fn entries_are_all_names_but_dots() {
+        let (_temp, dir) = tree();
+        for n in ["x\ny", "...", "\u{fffd}"] {
+            dir.create_file(&name(n), true).unwrap();
+        }
+        let mut names: Vec<Name> = dir.entries().unwrap().map(|e| e.unwrap().name).collect();
+        names.sort();
+        assert_eq!(names, ["...", "a", "x\ny", "\u{fffd}"].map(name));
+    }
+
+    #[test]
+    fn special_files_links_and_attributes() {
+        let (_temp, dir) = tree();
+        dir.make_special(&name("p"), Kind::Fifo, 0).unwrap();
+        assert_eq!(dir.attr(&name("p")).unwrap().unwrap().kind, Kind::Fifo);
+        dir.make_link(&name("l"), b"nowhere\xff").unwrap();
+        assert_eq!(dir.read_link(&name("l")).unwrap(), b"nowhere\xff");
+        dir.set_modified(&name("l"), Time { seconds: -5, nanos: 7 }).unwrap();
+        assert_eq!(dir.attr(&name("l")).unwrap().unwrap().modified, Time { seconds: -5, nanos: 7 });
+        dir.create_file(&name("f"), true).unwrap();
+        dir.set_mode(&name("f"), 0o640).unwrap();
+        dir.hard_link(&name("f"), &dir.child(name("a")), &name("g")).unwrap();
+        let attr = dir.child(name("a")).attr(&name("g")).unwrap().unwrap();
+        assert_eq!((attr.mode, attr.links), (0o640, 2));
+        assert!(dir.remove(&name("f")).unwrap());
+        assert!(!dir.remove(&name("f")).unwrap());
+    }
+}

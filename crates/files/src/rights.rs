@@ -1,0 +1,80 @@
+//! Acting with a user's own rights. A server that runs as root gives each session's threads to its user, for good;
+//! the kernel then judges every access.
+#![allow(unsafe_code)] // credentials of single threads: libc's wrappers would change the whole process
+
+use std::ffi::CString;
+use std::io;
+
+/// A local user, with all groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserRights {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+impl UserRights {
+    /// Looks a user up; `None`: there is none of that name.
+    ///
+    /// # Errors
+    /// When the system's databases cannot be read.
+    pub fn of(name: &str) -> io::Result<Option<Self>> {
+        let Some(user) = nix::unistd::User::from_name(name)? else { return Ok(None) };
+        let c_name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let groups = nix::unistd::getgrouplist(&c_name, user.gid)?;
+        Ok(Some(Self {
+            uid: user.uid.as_raw(),
+            gid: user.gid.as_raw(),
+            groups: groups.into_iter().map(nix::unistd::Gid::as_raw).collect(),
+        }))
+    }
+
+    /// The user's number.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Gives the calling thread to the user. There is no way back.
+    ///
+    /// # Errors
+    /// When the process may not: it does not run as root.
+    pub fn take_on(&self) -> io::Result<()> {
+        let check = |result: libc::c_long| {
+            if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        };
+        // SAFETY: plain system calls with valid arguments; they change only the calling thread.
+        unsafe {
+            check(libc::syscall(libc::SYS_setgroups, self.groups.len(), self.groups.as_ptr()))?;
+            check(libc::syscall(libc::SYS_setresgid, self.gid, self.gid, self.gid))?;
+            check(libc::syscall(libc::SYS_setresuid, self.uid, self.uid, self.uid))
+        }
+    }
+}
+
+/// The name of the user who runs this process, where the system knows one.
+#[must_use]
+pub fn own_name() -> Option<String> {
+    nix::unistd::User::from_uid(nix::unistd::Uid::effective()).ok().flatten().map(|user| user.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_given_to_a_user_alone() {
+        if !nix::unistd::Uid::effective().is_root() {
+            println!("skipped: taking on a user's rights needs root");
+            return;
+        }
+        let nobody = UserRights::of("nobody").unwrap().unwrap();
+        assert_eq!(UserRights::of("no-such-user-here").unwrap(), None);
+        let inner = std::thread::spawn(move || {
+            nobody.take_on().unwrap();
+            std::fs::read("/etc/shadow").is_ok()
+        });
+        assert!(!inner.join().unwrap(), "nobody reads what is root's");
+        assert!(nix::unistd::Uid::effective().is_root(), "other threads keep theirs");
+    }
+}

@@ -1,0 +1,325 @@
+//! `longhaul serve`: a server of exports, or of one session started by ssh.
+
+use std::io::{self, BufRead};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use longhaul_copy::{Access, Station};
+use longhaul_files::dir::raise_open_file_limit;
+use longhaul_files::rights::{UserRights, own_name};
+use longhaul_files::{Dir, Exports, RelPath};
+use longhaul_transport::identity::{AuthorizedKeys, Grant, Identity, PublicKey};
+use longhaul_transport::session::{Door, LaneSettings, Refused, Server, ServerOptions};
+use longhaul_transport::{DEFAULT_PORT, Handler, Session};
+use tokio::sync::watch;
+
+use super::print_out;
+use crate::far::{Introduction, Invitation};
+use crate::terminal::Terminal;
+use crate::{config, units};
+
+/// Serve directories to those whose keys are authorized
+///
+/// Listens on one port number, TCP and UDP. Everything is encrypted and both ends are authenticated. Run by root, it
+/// acts in each session with the rights of the user that the key's `user=` option names.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  longhaul serve --export data=/srv/data
+  longhaul serve --export home=$HOME --export pub=/srv/pub:ro --listen 0.0.0.0:7473
+
+authorized_keys has a line for each key, as OpenSSH's, with options of its own before it:
+  ssh-ed25519 AAAA... alice@example
+  user=\"alice\",export=\"data\" ssh-ed25519 AAAA... alice@example
+  export=\"pub\",ro ssh-ed25519 AAAA... guest
+It is read anew when it changes.")]
+pub(crate) struct Serve {
+    /// A directory to serve, under a name; `:ro` for reading only. Clients reach it as longhaul://HOST/NAME/...
+    #[arg(long = "export", value_name = "NAME=DIR[:ro]")]
+    exports: Vec<String>,
+    /// Address and port to listen on [default: [::]:7473]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Who may come in [default: ~/.config/longhaul/authorized_keys; root: /etc/longhaul/authorized_keys]
+    #[arg(long, value_name = "FILE")]
+    authorized_keys: Option<PathBuf>,
+    /// The server's key, made when it is not there
+    /// [default: ~/.config/longhaul/host_ed25519; root: /etc/longhaul/host_ed25519]
+    #[arg(long, value_name = "FILE")]
+    host_key: Option<PathBuf>,
+    /// Most that is sent to one client, as `500Mbit` or `100MB/s`
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    rate: Option<u64>,
+    /// Say more; twice: everything
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Serve one session with this user's own files, as `longhaul cp host:path` starts it over ssh
+    #[arg(long, hide = true, conflicts_with_all = ["exports", "listen", "authorized_keys", "host_key"])]
+    once: bool,
+    #[arg(long, hide = true, requires = "once", default_value_t = 0)]
+    listen_port: u16,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let terminal = Terminal::new();
+        terminal.log(self.verbose);
+        raise_open_file_limit();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        if self.once { runtime.block_on(self.serve_once()) } else { runtime.block_on(self.serve(&terminal)) }
+    }
+
+    fn lane_settings(&self) -> LaneSettings {
+        LaneSettings { rate_max: self.rate.map(|bits| bits / 8), ..LaneSettings::default() }
+    }
+
+    async fn serve(self, terminal: &Terminal) -> anyhow::Result<ExitCode> {
+        let mut exports = Exports::default();
+        for export in &self.exports {
+            let (name, path, read_only) = parse_export(export)?;
+            exports.add(name, Path::new(path), read_only)?;
+        }
+        if exports.is_empty() {
+            bail!("there is nothing to serve; name a directory: `--export data=/srv/data`");
+        }
+        let directory = config::server_directory()?;
+        let host_key = self.host_key.clone().unwrap_or_else(|| directory.join("host_ed25519"));
+        let keys_file = self.authorized_keys.clone().unwrap_or_else(|| directory.join("authorized_keys"));
+        let (identity, new) = config::key_at(&host_key)?;
+        let keys = KeysFile::load(keys_file)?;
+        let fingerprint = identity.public().fingerprint();
+        let listen = self.listen.unwrap_or(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), DEFAULT_PORT));
+        let options = ServerOptions { listen, identity, lanes: self.lane_settings() };
+        let names: Vec<String> = exports
+            .iter()
+            .map(|(name, e)| {
+                format!(
+                    "{}={}{}",
+                    name.as_os_str().display(),
+                    e.path.display(),
+                    if e.read_only { ":ro" } else { "" }
+                )
+            })
+            .collect();
+        let door = ExportsDoor { exports: Arc::new(exports), keys: std::sync::Mutex::new(keys) };
+        let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
+        terminal.say(&format!("serving {} on {} (TCP and UDP)", names.join(" "), server.address()));
+        terminal.say(&format!("host key {fingerprint}{}", if new { ", made just now" } else { "" }));
+        tokio::select! {
+            () = server.run() => {}
+            () = until_told_to_stop() => {}
+        }
+        server.close().await;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Serves the one who started this over ssh, until that session is over or ssh has gone.
+    async fn serve_once(self) -> anyhow::Result<ExitCode> {
+        let line = tokio::task::spawn_blocking(|| {
+            let mut line = String::new();
+            io::stdin().lock().read_line(&mut line).map(|_| line)
+        });
+        let line = line.await??;
+        let introduction: Introduction =
+            serde_json::from_str(&line).context("`serve --once` is started by `longhaul cp`, not by hand")?;
+        let client = PublicKey::from_openssh(&introduction.key)?;
+        let identity = Identity::ephemeral();
+        let invitation = |port| Invitation {
+            longhaul: env!("CARGO_PKG_VERSION").to_owned(),
+            port,
+            key: identity.public().to_openssh(),
+        };
+        let (over, mut is_over) = watch::channel(Once::Waiting);
+        let listen = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), self.listen_port);
+        let options = ServerOptions { listen, identity: identity.clone(), lanes: self.lane_settings() };
+        let door = OnceDoor { client, over: over.clone() };
+        let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
+        let mut answer = serde_json::to_string(&invitation(server.address().port()))?;
+        answer.push('\n');
+        print_out(&answer)?;
+        let ssh_gone = tokio::task::spawn_blocking(|| {
+            let mut rest = String::new();
+            while io::stdin().lock().read_line(&mut rest).is_ok_and(|read| read > 0) {
+                rest.clear();
+            }
+        });
+        tokio::select! {
+            () = server.run() => {}
+            () = until_told_to_stop() => {}
+            _ = ssh_gone => {}
+            _ = is_over.wait_for(|once| *once == Once::Over) => {}
+            () = async {
+                tokio::time::sleep(NOBODY_CAME_LIMIT).await;
+                if *over.borrow() != Once::Waiting {
+                    std::future::pending::<()>().await;
+                }
+            } => tracing::warn!("nobody has connected within {NOBODY_CAME_LIMIT:?}: is the port reachable?"),
+        }
+        server.close().await;
+        // Threads that read standard input would keep the process.
+        std::process::exit(0);
+    }
+}
+
+/// How long a server that was started over ssh waits for its client.
+const NOBODY_CAME_LIMIT: Duration = Duration::from_secs(60);
+
+fn parse_export(text: &str) -> anyhow::Result<(&str, &str, bool)> {
+    let (name, path) =
+        text.split_once('=').with_context(|| format!("`{text}`: write NAME=DIR, as data=/srv/data"))?;
+    Ok(match path.strip_suffix(":ro") {
+        Some(path) => (name, path, true),
+        None => (name, path, false),
+    })
+}
+
+async fn until_told_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+/// `authorized_keys`, read anew when it has changed.
+struct KeysFile {
+    path: PathBuf,
+    modified: Option<SystemTime>,
+    keys: AuthorizedKeys,
+}
+
+impl KeysFile {
+    fn load(path: PathBuf) -> anyhow::Result<Self> {
+        if !path.exists() {
+            tracing::warn!(
+                "{} is not there: nobody can come in. `longhaul key show` prints a line for it",
+                path.display()
+            );
+            return Ok(Self { path, modified: None, keys: AuthorizedKeys::default() });
+        }
+        let modified = std::fs::metadata(&path).and_then(|m| m.modified()).ok();
+        let keys = AuthorizedKeys::load(&path)?;
+        Ok(Self { path, modified, keys })
+    }
+
+    fn current(&mut self) -> &AuthorizedKeys {
+        let modified = std::fs::metadata(&self.path).and_then(|m| m.modified()).ok();
+        if modified != self.modified {
+            self.modified = modified;
+            // A file that is wrong, or gone, lets nobody in.
+            self.keys = AuthorizedKeys::load(&self.path).unwrap_or_else(|error| {
+                tracing::error!("{error}: nobody can come in");
+                AuthorizedKeys::default()
+            });
+        }
+        &self.keys
+    }
+}
+
+/// Lets in who is authorized, to exports.
+struct ExportsDoor {
+    exports: Arc<Exports>,
+    keys: std::sync::Mutex<KeysFile>,
+}
+
+impl Door for ExportsDoor {
+    fn admit(&self, key: PublicKey, from: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
+        let grant = {
+            let mut keys = self.keys.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            keys.current().grant(&key).cloned().ok_or(Refused::UnknownKey)?
+        };
+        let rights = rights_of(&grant).map_err(Refused::Because)?;
+        tracing::info!(%from, key = %key.fingerprint(), user = grant.user.as_deref().unwrap_or("-"), "session");
+        Ok(Station::server(Arc::new(ExportAccess { exports: Arc::clone(&self.exports), grant, rights })))
+    }
+}
+
+/// Whose rights a session gets; `None`: those of the user who runs the server.
+fn rights_of(grant: &Grant) -> Result<Option<UserRights>, String> {
+    let is_root = rustix::process::geteuid().is_root();
+    match &grant.user {
+        None if is_root => {
+            Err("your key has no user= option, which a server that root runs needs".to_owned())
+        }
+        None => Ok(None),
+        Some(user) if is_root => match UserRights::of(user) {
+            Ok(Some(rights)) => Ok(Some(rights)),
+            Ok(None) => Err(format!("your key's user `{user}` does not exist here")),
+            Err(error) => Err(format!("your key's user `{user}` cannot be looked up: {error}")),
+        },
+        Some(user) if own_name().as_ref() == Some(user) => Ok(None),
+        Some(user) => Err(format!("your key is for user `{user}`, whose rights this server cannot take on")),
+    }
+}
+
+struct ExportAccess {
+    exports: Arc<Exports>,
+    grant: Grant,
+    rights: Option<UserRights>,
+}
+
+impl Access for ExportAccess {
+    fn resolve(&self, path: &[u8], to_write: bool) -> Result<(Dir, RelPath), String> {
+        self.exports.resolve(path, &self.grant, to_write).map_err(|error| error.to_string())
+    }
+
+    fn enter_thread(&self) {
+        if let Some(rights) = &self.rights
+            && let Err(error) = rights.take_on()
+        {
+            // Going on would be with root's rights.
+            tracing::error!(%error, "cannot take on a user's rights");
+            std::process::abort();
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Once {
+    Waiting,
+    Busy,
+    Over,
+}
+
+/// Lets in the one client that has been announced over ssh, to all of this user's files.
+struct OnceDoor {
+    client: PublicKey,
+    over: watch::Sender<Once>,
+}
+
+impl Door for OnceDoor {
+    fn admit(&self, key: PublicKey, _from: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
+        if key != self.client {
+            return Err(Refused::UnknownKey);
+        }
+        Ok(Station::server(Arc::new(AllFiles)))
+    }
+
+    fn began(&self, session: &Session) {
+        self.over.send_replace(Once::Busy);
+        let (session, over) = (session.clone(), self.over.clone());
+        tokio::spawn(async move {
+            let end = session.ended().await;
+            tracing::info!(%end, "session over");
+            over.send_replace(Once::Over);
+        });
+    }
+}
+
+/// The files of the user who runs this, from the home directory on.
+struct AllFiles;
+
+impl Access for AllFiles {
+    fn resolve(&self, path: &[u8], _to_write: bool) -> Result<(Dir, RelPath), String> {
+        longhaul_copy::own_files(path)
+    }
+}
