@@ -90,7 +90,7 @@ mod tests {
             let back: Vec<_> = files(&bundle).map(|f| f.unwrap()).map(|f| (f.file, f.bytes.map(<[u8]>::to_vec))).collect();
             prop_assert_eq!(back, contents);
             if bundle.len() > 1 {
-                prop_assert!(files(&bundle[..bundle.len() - 1]).any(|f| f == Err(BadBundle)) || bundle.len() == 0);
+                prop_assert!(files(&bundle[..bundle.len() - 1]).any(|f| f == Err(BadBundle)) || bundle.is_empty());
             }
         }
 

@@ -129,10 +129,7 @@ impl Walk {
                     self.problems.tell(root.dir.path().join(name.as_os_str()), OMITTED_DIRECTORY);
                     return Ok(());
                 }
-                let dir = match self.enter(&root.dir, name) {
-                    Some(dir) => dir,
-                    None => return Ok(()),
-                };
+                let Some(dir) = self.enter(&root.dir, name) else { return Ok(()) };
                 self.walk_tree(dir, &attr, 0, name.as_bytes(), Vec::new())
             }
             Some(attr) => self.offer(&root.dir, name, attr, 0, follow),

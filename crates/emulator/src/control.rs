@@ -156,9 +156,8 @@ impl Daemon {
         loop {
             let (stream, _) = self.listener.accept().map_err(self.name.io())?;
             // One client at a time: every request is answered at once; a broken one only ends itself.
-            match answer(stream, hosts, &mut spec, user) {
-                Ok(true) => return Ok(()),
-                Ok(false) | Err(_) => {}
+            if matches!(answer(stream, hosts, &mut spec, user), Ok(true)) {
+                return Ok(());
             }
         }
     }

@@ -61,7 +61,7 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
         _ => return Err(bad()),
     };
     let rate = number * prefix * bits;
-    if rate < 1.0 || rate > 1e15 { Err(bad()) } else { Ok(rate as u64) }
+    if !(1.0..=1e15).contains(&rate) { Err(bad()) } else { Ok(rate as u64) }
 }
 
 /// `64k`, `1MiB`, `10GB`: bytes. Single letters and `KiB`, `MiB` … are powers of 1024, `kB`, `MB` … of 1000.

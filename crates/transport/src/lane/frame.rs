@@ -160,7 +160,7 @@ impl FrameHeader {
             }
             STORED | DECLINED => {
                 let kind = if wire.kind == STORED { FrameKind::Stored } else { FrameKind::Declined };
-                (kind, length > 0 && length % 8 == 0 && length as usize / 8 <= ACKS_PER_FRAME_MAX)
+                (kind, length > 0 && length.is_multiple_of(8) && length as usize / 8 <= ACKS_PER_FRAME_MAX)
             }
             kind => return Err(FrameError::UnknownKind(kind)),
         };

@@ -94,9 +94,9 @@ fn simulate(rates: &[u64], total: u64, latency_ns: u64) -> u64 {
     s.push(extent(1, 0, total)).unwrap();
     // (negative time, lane, number or "has room")
     let mut events: BinaryHeap<(std::cmp::Reverse<u64>, usize, Option<u64>)> = BinaryHeap::new();
-    for lane in 0..rates.len() {
+    for (lane, &rate) in rates.iter().enumerate() {
         s.add_lane(lane as u64);
-        s.set_lane_rate(lane as u64, rates[lane]);
+        s.set_lane_rate(lane as u64, rate);
         events.push((std::cmp::Reverse(0), lane, None));
     }
     let (mut delivered, mut last) = (0, 0);
@@ -170,7 +170,7 @@ proptest! {
                 0 => {
                     s.on_lane_lost(lane);
                     // Copies on a lost lane may still arrive: the peer's answer came on another way, or not at all.
-                    if pick % 2 == 0 { flying.retain(|(l, _)| *l != lane); }
+                    if pick.is_multiple_of(2) { flying.retain(|(l, _)| *l != lane); }
                 }
                 1 | 2 => s.add_lane(lane),
                 3 => s.set_lane_rate(lane, pick as u64 * 1000),

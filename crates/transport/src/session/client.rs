@@ -293,9 +293,8 @@ impl Dialer {
         let envelope = Envelope { id: u64::MAX, oldest: 0, body: hello.encode_to_vec().into() };
         let reply = tokio::time::timeout(CONNECT_TIMEOUT, link.exchange(&envelope)).await;
         let foreign = || DialError::Fatal(ConnectError::Foreign(self.host.clone()));
-        let reply = match reply {
-            Ok(Ok(reply)) => reply,
-            _ => return Err(DialError::NoAnswer("the connection broke off".to_owned())),
+        let Ok(Ok(reply)) = reply else {
+            return Err(DialError::NoAnswer("the connection broke off".to_owned()));
         };
         let welcome = Welcome::decode(reply).map_err(|_| foreign())?;
         let host = self.host.clone();

@@ -112,9 +112,9 @@ impl Body {
 
     /// `None` for what this version does not know.
     pub(crate) fn decode(bytes: &Bytes) -> Option<Self> {
-        match bytes.first()? {
-            &ABOUT_SESSION => SessionRequest::decode(bytes.slice(1..)).ok()?.ask.map(Self::Session),
-            &FOR_APPLICATION => Some(Self::Application(bytes.slice(1..))),
+        match *bytes.first()? {
+            ABOUT_SESSION => SessionRequest::decode(bytes.slice(1..)).ok()?.ask.map(Self::Session),
+            FOR_APPLICATION => Some(Self::Application(bytes.slice(1..))),
             _ => None,
         }
     }
