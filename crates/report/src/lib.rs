@@ -1,0 +1,18 @@
+//! Results of measurements: records in one JSON schema, Markdown tables and SVG plots.
+//!
+//! Everything here is pure: no file, clock or process. Whoever measures fills a [`Report`] with raw runs; what is
+//! derived from them ([`Summary`](summary::Summary)) is computed here and nowhere else, so that a record can be read
+//! back and shown anew.
+//!
+//! Invariants: raw runs are never thrown away; a run that was cut off at its time limit is never shown as if it had
+//! ended; every figure bears the word of the emulator on whether it can be trusted.
+
+pub mod plot;
+pub mod record;
+pub mod summary;
+pub mod table;
+pub mod trace;
+
+pub use record::{Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Scenario, Verdict};
+pub use summary::Summary;
+pub use trace::Trace;

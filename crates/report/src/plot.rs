@@ -1,0 +1,292 @@
+//! Plots as SVG: bars of a scenario's tools, many scenarios on one sheet, and a copy's throughput over time.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::FontTransform;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::record::{OURS, Scenario};
+use crate::summary::Summary;
+use crate::trace::Trace;
+
+/// Why a plot could not be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot draw the plot: {0}")]
+pub struct PlotError(String);
+
+impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for PlotError {
+    fn from(error: DrawingAreaErrorKind<E>) -> Self {
+        Self(error.to_string())
+    }
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+const FONT: &str = "sans-serif";
+const OWN_COLOUR: RGBColor = RGBColor(0x1b, 0x6c, 0xa8);
+const RIVAL_COLOUR: RGBColor = RGBColor(0x9a, 0xa5, 0xb1);
+const INK: RGBColor = RGBColor(0x26, 0x2b, 0x33);
+const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xec);
+
+/// Of one panel of bars.
+const PANEL_WIDTH: u32 = 640;
+const BAR_HEIGHT: u32 = 30;
+const PANEL_MARGINS: u32 = 86;
+
+/// Points of throughput are means over this: several samples, and below the time in which a rate changes visibly.
+const RATE_WINDOW_SECONDS: f64 = 0.3;
+
+/// The tools of one scenario: mean rate as a bar, each run as a dot, the wire's limit as a line.
+///
+/// # Errors
+/// [`PlotError`].
+pub fn bars(scenario: &Scenario) -> Result<String, PlotError> {
+    draw((PANEL_WIDTH, panel_height(scenario)), |root| panel(root, scenario))
+}
+
+/// Several scenarios on one sheet, two beside each other.
+///
+/// # Errors
+/// [`PlotError`].
+pub fn overview(scenarios: &[Scenario]) -> Result<String, PlotError> {
+    const COLUMNS: usize = 2;
+    let rows: Vec<&[Scenario]> = scenarios.chunks(COLUMNS).collect();
+    let heights: Vec<u32> = rows.iter().map(|row| row.iter().map(panel_height).max().unwrap_or(0)).collect();
+    let size = (PANEL_WIDTH * COLUMNS as u32, heights.iter().sum::<u32>().max(1));
+    draw(size, |root| {
+        let mut rest = root.clone();
+        for (row, height) in rows.iter().zip(&heights) {
+            let (line, below) = rest.split_vertically(*height);
+            rest = below;
+            for (cell, scenario) in line.split_evenly((1, COLUMNS)).iter().zip(*row) {
+                let (cell, _) = cell.split_vertically(panel_height(scenario));
+                panel(&cell, scenario)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A copy over time: its rate, the number of its lanes, and what waits in the buffers on the way.
+///
+/// # Errors
+/// [`PlotError`].
+pub fn throughput(trace: &Trace, title: &str) -> Result<String, PlotError> {
+    draw((860, 640), |root| {
+        let root = root.titled(title, (FONT, 17).into_font().color(&INK))?;
+        let (top, rest) = root.split_vertically(270);
+        let (middle, bottom) = rest.split_vertically(110);
+        let end = trace.seconds().max(0.1);
+        let window = RATE_WINDOW_SECONDS.max(end / 200.0);
+        let wire = trace.rate(window, |s| s.sent_bytes + s.received_bytes);
+        let files = trace.rate(window, |s| s.done_bytes);
+        lines(
+            &top,
+            "Mbit/s",
+            end,
+            &[("on the lanes", RIVAL_COLOUR, wire), ("of files, stored", OWN_COLOUR, files)],
+        )?;
+        lines(&middle, "lanes", end, &[("", OWN_COLOUR, trace.value(|s| s.lanes.len() as f64))])?;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let sockets = trace.value(|s| mib(s.socket_bytes + s.far.map_or(0, |far| far.socket_bytes)));
+        let inboxes = trace.value(|s| {
+            let near: u64 = s.lanes.iter().map(|lane| lane.inbox_bytes).sum();
+            mib(near + s.far.map_or(0, |far| far.inbox_bytes))
+        });
+        let cache = trace.value(|s| mib(s.dirty_bytes));
+        lines(
+            &bottom,
+            "MiB waiting",
+            end,
+            &[
+                ("received, in sockets", RGBColor(0xd9, 0x7b, 0x29), sockets),
+                ("in the program", RGBColor(0x3b, 0x8f, 0x5a), inboxes),
+                ("in the page cache, not on disk", RGBColor(0x8a, 0x5f, 0xb0), cache),
+            ],
+        )
+    })
+}
+
+fn draw(
+    size: (u32, u32),
+    content: impl FnOnce(&Area<'_>) -> Result<(), PlotError>,
+) -> Result<String, PlotError> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        content(&root)?;
+        root.present()?;
+    }
+    Ok(text)
+}
+
+fn panel_height(scenario: &Scenario) -> u32 {
+    PANEL_MARGINS + BAR_HEIGHT * scenario.summaries.len().max(1) as u32
+}
+
+fn panel(area: &Area<'_>, scenario: &Scenario) -> Result<(), PlotError> {
+    let title = format!("{}: {}", scenario.link.in_words(), scenario.data.name);
+    let summaries: Vec<&Summary> = scenario.summaries.iter().rev().collect(); // the first one on top
+    let count = summaries.len().max(1);
+    let wire = scenario.link.payload_bps() / 1e6;
+    let fastest = scenario.runs.iter().filter_map(|run| run.rate_bps()).fold(wire, |a, b| a.max(b / 1e6));
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 16).into_font().color(&INK))
+        .margin(8)
+        .margin_right(16)
+        .x_label_area_size(36)
+        .y_label_area_size(96)
+        .build_cartesian_2d(0.0..fastest * 1.32, (0..count).into_segmented())?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(FAINT)
+        .axis_style(FAINT)
+        .x_labels(8)
+        .x_label_formatter(&|x| format!("{x:.0}"))
+        .x_desc("Mbit/s of payload")
+        .y_labels(count)
+        .y_label_formatter(&|y| match y {
+            SegmentValue::CenterOf(i) | SegmentValue::Exact(i) => {
+                summaries.get(*i).map_or_else(String::new, |s| s.tool.clone())
+            }
+            SegmentValue::Last => String::new(),
+        })
+        .label_style((FONT, 13).into_font().color(&INK))
+        .draw()?;
+    chart.draw_series([PathElement::new(
+        vec![(wire, SegmentValue::Exact(0)), (wire, SegmentValue::Last)],
+        RIVAL_COLOUR.stroke_width(1),
+    )])?;
+    for (i, summary) in summaries.iter().enumerate() {
+        let mean = summary.mbit_s_mean.unwrap_or(0.0);
+        let colour = if summary.tool == OURS { OWN_COLOUR } else { RIVAL_COLOUR };
+        let next = if i + 1 < count { SegmentValue::Exact(i + 1) } else { SegmentValue::Last };
+        let mut bar = Rectangle::new([(0.0, SegmentValue::Exact(i)), (mean, next)], colour.filled());
+        bar.set_margin(6, 6, 0, 0);
+        chart.draw_series([bar])?;
+        let own = scenario.runs.iter().filter(|run| run.tool == summary.tool);
+        let rates: Vec<f64> = own.filter_map(|run| run.rate_bps()).map(|bps| bps / 1e6).collect();
+        if rates.len() > 1 {
+            let dots =
+                rates.iter().map(|rate| Circle::new((*rate, SegmentValue::CenterOf(i)), 2, INK.filled()));
+            chart.draw_series(dots)?;
+        }
+        let right = rates.iter().copied().fold(mean, f64::max);
+        chart.draw_series([EmptyElement::at((right, SegmentValue::CenterOf(i)))
+            + Text::new(label(summary), (7, 0), label_style())])?;
+    }
+    Ok(())
+}
+
+fn label_style() -> TextStyle<'static> {
+    (FONT, 13).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center))
+}
+
+/// What stands beside a bar.
+fn label(summary: &Summary) -> String {
+    let rate = match summary.mbit_s_mean {
+        None => return "failed".to_owned(),
+        Some(rate) if rate >= 10.0 => format!("{rate:.0}"),
+        Some(rate) => format!("{rate:.2}"),
+    };
+    let cut = if summary.projected { ", cut off" } else { "" };
+    let clear = if summary.encrypted { "" } else { ", not encrypted" };
+    let doubt = if summary.trusted < summary.runs { ", link not trusted" } else { "" };
+    format!("{rate}{cut}{clear}{doubt}")
+}
+
+type Series<'a> = (&'a str, RGBColor, Vec<(f64, f64)>);
+
+/// Lines over time, with a legend where they have names.
+fn lines(area: &Area<'_>, unit: &str, end: f64, series: &[Series<'_>]) -> Result<(), PlotError> {
+    let values = series.iter().flat_map(|(_, _, points)| points.iter().map(|point| point.1));
+    let top = values.fold(1.0, f64::max) * 1.1;
+    let mut chart = ChartBuilder::on(area)
+        .margin(6)
+        .margin_right(18)
+        .x_label_area_size(34)
+        .y_label_area_size(70)
+        .build_cartesian_2d(0.0..end, 0.0..top)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(FAINT)
+        .axis_style(FAINT)
+        .y_labels(5)
+        .y_label_formatter(&|y| format!("{y:.0}"))
+        .x_desc("seconds")
+        .y_desc(unit)
+        .label_style((FONT, 12).into_font().color(&INK))
+        .axis_desc_style((FONT, 12).into_font().transform(FontTransform::None).color(&INK))
+        .draw()?;
+    let mut named = false;
+    for (name, colour, points) in series {
+        let drawn = chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
+        if !name.is_empty() {
+            named = true;
+            let colour = *colour;
+            drawn
+                .label(*name)
+                .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], colour.stroke_width(2)));
+        }
+    }
+    if named {
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .background_style(WHITE.mix(0.85))
+            .label_font((FONT, 12).into_font().color(&INK))
+            .draw()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::End;
+    use crate::record::tests::{run, scenario};
+    use crate::trace::Sample;
+
+    fn example() -> Scenario {
+        scenario(vec![
+            run(OURS, 1_000_000_000, 9.0, End::Complete),
+            run("scp", 10_000_000, 60.0, End::Cut { projected_seconds: Some(6000.0) }),
+            run("xrdcp", 1_000_000_000, 20.0, End::Complete),
+            run("rsync", 0, 0.1, End::Failed { reason: "no".to_owned() }),
+        ])
+    }
+
+    #[test]
+    fn bars_bear_names_figures_and_their_reservations() {
+        let svg = bars(&example()).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        for text in ["longhaul", "889", "1.33, cut off", "400, not encrypted", "failed", "loss 0.1 %"] {
+            assert!(svg.contains(text), "no `{text}` in {svg}");
+        }
+    }
+
+    #[test]
+    fn a_sheet_holds_all_scenarios() {
+        let svg = overview(&[example(), example(), example()]).unwrap();
+        assert_eq!(svg.matches("889").count(), 3);
+        assert!(overview(&[]).is_ok());
+        assert!(bars(&scenario(Vec::new())).is_ok());
+    }
+
+    #[test]
+    fn a_trace_becomes_lines() {
+        let samples = (0..50u32)
+            .map(|i| Sample {
+                seconds: f64::from(i) / 10.0,
+                done_bytes: u64::from(i) << 20,
+                ..Sample::default()
+            })
+            .collect();
+        let svg = throughput(&Trace { samples }, "1g-100ms").unwrap();
+        assert!(svg.contains("1g-100ms") && svg.contains("of files, stored") && svg.contains("<polyline"));
+    }
+}

@@ -1,0 +1,179 @@
+//! One tool, once, over a fresh link, under a time limit, and the judgement of what came out.
+//!
+//! Order: an empty destination and a quiet disk; the link; the server; the tool. Then, at the limit, the tool is
+//! stopped and what has arrived is counted; else the copy is compared with its source, after the link is down so that
+//! the comparison is no part of the emulator's verdict.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::Context;
+use longhaul_report::record::projected_seconds;
+use longhaul_report::{End, Run, Verdict};
+
+use crate::data::{Amount, Comparison, Data, Links, arrived};
+use crate::limited::{Ended, Limited, Words, last_words};
+use crate::link::{Host, LinkShape, Network};
+use crate::server::{Access, remove};
+use crate::tool::{Job, Tool};
+
+/// What all runs share.
+#[derive(Debug)]
+pub(crate) struct Course {
+    access: Access,
+    /// The parent of the destination and of the tools' words.
+    scratch: PathBuf,
+}
+
+/// One run to make.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heat<'a> {
+    pub(crate) tool: Tool,
+    pub(crate) shape: &'a LinkShape,
+    pub(crate) data: &'a Data,
+    pub(crate) limit: Duration,
+    /// From 1; also the seed of the link.
+    pub(crate) round: u32,
+    /// Place in the series, from 1.
+    pub(crate) order: u32,
+    /// longhaul only.
+    pub(crate) trace: Option<&'a Path>,
+    /// longhaul only: its progress is shown on this terminal.
+    pub(crate) progress: bool,
+}
+
+/// A run that was made, before its copy is judged.
+struct Made {
+    ended: Ended,
+    /// At the destination, for a run that was cut off.
+    arrived: Amount,
+    command: Vec<String>,
+    verdict: Verdict,
+}
+
+impl Course {
+    /// Makes keys and settings below `scratch`.
+    pub(crate) fn prepare(longhaul: &Path, scratch: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
+        let scratch = scratch.canonicalize()?;
+        let access = Access::prepare(&scratch.join("access"), longhaul)?;
+        Ok(Self { access, scratch })
+    }
+
+    /// Where copies go to.
+    pub(crate) fn destination(&self) -> PathBuf {
+        self.scratch.join("near")
+    }
+
+    fn words(&self) -> PathBuf {
+        self.scratch.join("access/tool.log")
+    }
+
+    /// Runs a tool. What goes wrong with the tool is in the run; an error is about the machine.
+    pub(crate) fn run(&self, heat: &Heat<'_>) -> anyhow::Result<Run> {
+        self.clear()?;
+        let made = self.make(heat)?;
+        let (end, remarks) = self.judge(heat, &made)?;
+        let whole = heat.data.amount();
+        let amount = if end == End::Complete { whole } else { made.arrived };
+        let run = Run {
+            tool: heat.tool.name().to_owned(),
+            encrypted: heat.tool.is_encrypted(),
+            round: heat.round,
+            order: heat.order,
+            command: made.command,
+            seconds: made.ended.seconds,
+            // Followed links can bring in more than the source has.
+            bytes: amount.bytes.min(whole.bytes),
+            files: amount.files,
+            end,
+            remarks,
+            link: made.verdict,
+        };
+        self.clear()?;
+        Ok(run)
+    }
+
+    /// An empty destination, and nothing that the disk still has to write.
+    fn clear(&self) -> anyhow::Result<()> {
+        remove(&self.destination())?;
+        fs::create_dir(self.destination())?;
+        rustix::fs::sync();
+        Ok(())
+    }
+
+    fn make(&self, heat: &Heat<'_>) -> anyhow::Result<Made> {
+        let network = Network::up(self.access.longhaul(), heat.shape, heat.round)?;
+        let server = heat.tool.server().start(&network, &self.access, heat.data.parent())?;
+        let into = self.destination();
+        let job = Job {
+            data: heat.data,
+            into: &into,
+            access: &self.access,
+            trace: heat.trace,
+            progress: heat.progress,
+        };
+        let command = heat.tool.command(&job);
+        let log = self.words();
+        let shown = heat.progress && heat.tool == Tool::Longhaul;
+        let words = if shown { Words::Shown } else { Words::Kept(&log) };
+        let mut tool = Limited::start(&mut network.command(Host::Near, &command), words)?;
+        let ended = tool.wait(heat.limit)?;
+        let verdict = network.verdict();
+        let arrived = if ended.status.is_none() { arrived(&into)? } else { Amount::default() };
+        drop(tool);
+        drop(server);
+        drop(network);
+        let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        Ok(Made { ended, arrived, command, verdict })
+    }
+
+    fn judge(&self, heat: &Heat<'_>, made: &Made) -> anyhow::Result<(End, Vec<String>)> {
+        let whole = heat.data.amount();
+        let Some(status) = made.ended.status else {
+            let projected_seconds = projected_seconds(made.arrived.bytes, whole.bytes, made.ended.seconds);
+            return Ok((End::Cut { projected_seconds }, Vec::new()));
+        };
+        if !status.success() {
+            return Ok((End::Failed { reason: failure(status, &last_words(&self.words())) }, Vec::new()));
+        }
+        let copy = self.destination().join(heat.data.file_name());
+        let comparison = Comparison::of(heat.data.source(), &copy, heat.tool.links())?;
+        if !comparison.differences.is_empty() {
+            let reason = format!("the copy is not equal: {}", comparison.differences.join("; "));
+            return Ok((End::Failed { reason }, Vec::new()));
+        }
+        let remarks = match heat.tool.links() {
+            Links::LeftOut if comparison.links > 0 => {
+                vec![format!("leaves out symbolic links ({} here)", comparison.links)]
+            }
+            Links::Followed if comparison.links > 0 => {
+                vec![format!("copies what symbolic links lead to in their place ({} here)", comparison.links)]
+            }
+            _ => Vec::new(),
+        };
+        Ok((End::Complete, remarks))
+    }
+}
+
+fn failure(status: ExitStatus, words: &str) -> String {
+    if words.is_empty() { status.to_string() } else { format!("{status}: {words}") }
+}
+
+/// A run in a few words, for those who wait.
+pub(crate) fn in_words(run: &Run) -> String {
+    let rate = run.rate_bps().unwrap_or(0.0) / 1e6;
+    let trust = if run.link.trusted { "" } else { "; the link is not to be trusted" };
+    match &run.end {
+        End::Complete => format!("{:.1} s, {rate:.0} Mbit/s, equal{trust}", run.seconds),
+        End::Cut { projected_seconds: Some(whole) } => {
+            format!("cut off after {:.0} s, {rate:.1} Mbit/s, {whole:.0} s projected{trust}", run.seconds)
+        }
+        End::Cut { projected_seconds: None } => {
+            format!("cut off after {:.0} s, nothing had arrived{trust}", run.seconds)
+        }
+        End::Failed { reason } => format!("FAILED after {:.1} s: {reason}", run.seconds),
+    }
+}

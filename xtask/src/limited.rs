@@ -1,0 +1,168 @@
+//! A command under a time limit.
+//!
+//! The command gets a process group of its own and is ended through it, by number. A command at its limit is first
+//! stopped, so that what it has done can be counted, and only then killed: SIGTERM would let it tidy up.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// From now on Ctrl-C and SIGTERM end what runs in order, instead of leaving links and servers behind.
+pub(crate) fn note_interrupts() {
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // Without it an interrupt ends this process at once: no worse than for any other program.
+        let _ = signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED));
+    }
+}
+
+/// An error once the user has asked for the end.
+pub(crate) fn check_interrupt() -> anyhow::Result<()> {
+    if INTERRUPTED.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
+}
+
+/// A running command, and its group; both end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Limited {
+    child: Child,
+    group: Pid,
+    began: Instant,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) seconds: f64,
+    /// None: it was at its limit, and is stopped now.
+    pub(crate) status: Option<ExitStatus>,
+}
+
+/// Where a command's words go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Words<'a> {
+    /// To this process's own standard error.
+    Shown,
+    /// To a file.
+    Kept(&'a Path),
+}
+
+impl Limited {
+    /// Starts a command with nothing on its standard input.
+    pub(crate) fn start(command: &mut Command, words: Words<'_>) -> anyhow::Result<Self> {
+        match words {
+            Words::Shown => command.stdout(Stdio::from(std::io::stderr())).stderr(Stdio::inherit()),
+            Words::Kept(path) => {
+                let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+                command.stdout(file.try_clone()?).stderr(file)
+            }
+        };
+        let began = Instant::now();
+        let child = command
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let group = Pid::from_child(&child);
+        Ok(Self { child, group, began })
+    }
+
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> anyhow::Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// Waits for its end, but not beyond `limit` after its start.
+    pub(crate) fn wait(&mut self, limit: Duration) -> anyhow::Result<Ended> {
+        let process = pidfd_open(self.group, PidfdFlags::empty()).context("cannot watch the command")?;
+        loop {
+            check_interrupt()?;
+            let left = limit.saturating_sub(self.began.elapsed());
+            let timeout = left.try_into().context("the limit is too long")?;
+            let mut ready = [PollFd::new(&process, PollFlags::IN)];
+            match poll(&mut ready, Some(&timeout)) {
+                Ok(0) => {
+                    let seconds = self.began.elapsed().as_secs_f64();
+                    let _ = kill_process_group(self.group, Signal::STOP); // ended this instant: as good
+                    return Ok(Ended { seconds, status: None });
+                }
+                Ok(_) => {
+                    let seconds = self.began.elapsed().as_secs_f64();
+                    return Ok(Ended { seconds, status: Some(self.child.wait()?) });
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("cannot wait for the command"),
+            }
+        }
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // Its children may outlive it; when all are gone there is no such group, which is what is wanted.
+        let _ = kill_process_group(self.group, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// The last lines of a file of words, for an error.
+pub(crate) fn last_words(path: &Path) -> String {
+    const LINES: usize = 4;
+    let text = std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = text.unwrap_or_default();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES)..].join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_ends_in_time_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo one; echo two >&2; exit 3"]);
+        let mut run = Limited::start(&mut shell, Words::Kept(&log)).unwrap();
+        let ended = run.wait(Duration::from_secs(20)).unwrap();
+        assert_eq!(ended.status.and_then(|s| s.code()), Some(3));
+        assert_eq!(last_words(&log), "one; two");
+    }
+
+    #[test]
+    fn a_command_at_its_limit_is_stopped_and_its_whole_group_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 300 & echo $!; wait"]);
+        let mut run = Limited::start(&mut shell, Words::Kept(&log)).unwrap();
+        let ended = run.wait(Duration::from_millis(400)).unwrap();
+        assert!(ended.status.is_none() && ended.seconds >= 0.4 && ended.seconds < 5.0, "{ended:?}");
+        let grandchild = last_words(&log);
+        assert!(!grandchild.is_empty());
+        drop(run);
+        let gone = || match std::fs::read_to_string(format!("/proc/{grandchild}/stat")) {
+            Ok(stat) => stat.contains(") Z "), // nobody reaps it where there is no init
+            Err(_) => true,
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !gone() {
+            assert!(Instant::now() < deadline, "process {grandchild} is still there");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Emulated links: their names, and a network that is up for one run.
+//!
+//! Each run gets a network of its own, so that the emulator's verdict is about that run, no tool inherits what the
+//! kernel has learnt about the path from the one before it, and nothing of a run that was cut off is still under way.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use longhaul_report::{Link, Verdict};
+use serde::Deserialize;
+
+/// What a link does to packets. Written as `1g-100ms`, `10g-200ms`, `1g-3.3ms-loss0.1%`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LinkShape {
+    name: String,
+    gbit: f64,
+    rtt_ms: f64,
+    loss_percent: f64,
+}
+
+/// The links of the copy benchmark: a region, a country and the world at 1 Gbit/s, a continent at 10, and what loss does.
+pub(crate) const STANDARD_LINKS: [&str; 7] = [
+    "1g-3.3ms",
+    "1g-100ms",
+    "1g-300ms",
+    "10g-200ms",
+    "1g-100ms-loss0.01%",
+    "1g-100ms-loss0.1%",
+    "1g-100ms-loss1%",
+];
+
+impl FromStr for LinkShape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!("`{text}` is not a link: write RATEg-RTTms or RATEg-RTTms-lossP%, as 1g-100ms-loss0.1%")
+        };
+        let number = |text: &str, before: &str, after: &str| -> Option<f64> {
+            let number: f64 = text.strip_prefix(before)?.strip_suffix(after)?.parse().ok()?;
+            (number.is_finite() && number >= 0.0).then_some(number)
+        };
+        let parts: Vec<&str> = text.split('-').collect();
+        let (rate, rtt, loss) = match parts[..] {
+            [rate, rtt] => (rate, rtt, "loss0%"),
+            [rate, rtt, loss] => (rate, rtt, loss),
+            _ => return Err(bad()),
+        };
+        let shape = Self {
+            name: text.to_owned(),
+            gbit: number(rate, "", "g").ok_or_else(bad)?,
+            rtt_ms: number(rtt, "", "ms").ok_or_else(bad)?,
+            loss_percent: number(loss, "loss", "%").ok_or_else(bad)?,
+        };
+        if shape.gbit > 0.0 && shape.loss_percent <= 100.0 { Ok(shape) } else { Err(bad()) }
+    }
+}
+
+impl LinkShape {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Above what a disk of a small machine reads while it writes.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.gbit > 2.0
+    }
+
+    fn options(&self) -> Vec<String> {
+        let mut options =
+            vec!["--rate".into(), format!("{}Gbit", self.gbit), "--rtt".into(), format!("{}ms", self.rtt_ms)];
+        if self.loss_percent > 0.0 {
+            options.extend(["--loss".into(), format!("{}%", self.loss_percent)]);
+        }
+        options
+    }
+
+    /// For the record.
+    pub(crate) fn record(&self) -> Link {
+        let words = ["longhaul", "emulate", "up", "NAME"].map(String::from);
+        Link {
+            name: self.name.clone(),
+            rate_bps: (self.gbit * 1e9) as u64,
+            rtt_us: (self.rtt_ms * 1e3) as u64,
+            loss: self.loss_percent / 100.0,
+            command: words
+                .into_iter()
+                .chain(self.options())
+                .chain(["--seed".into(), "ROUND".into()])
+                .collect(),
+        }
+    }
+}
+
+/// One of the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    /// Where data is copied to.
+    Near,
+    /// Where it is copied from, and servers run.
+    Far,
+}
+
+impl Host {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+        }
+    }
+}
+
+/// A network that is up; it goes down, with all processes on its hosts, when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Network {
+    longhaul: PathBuf,
+    name: String,
+    /// The network namespaces of both hosts, as `/proc` names them.
+    namespaces: Vec<PathBuf>,
+}
+
+impl Network {
+    /// Brings it up. The same `seed` loses the same packets.
+    pub(crate) fn up(longhaul: &Path, shape: &LinkShape, seed: u32) -> anyhow::Result<Self> {
+        let name = format!("xtask-{}", std::process::id());
+        let mut up = Command::new(longhaul);
+        up.args(["emulate", "up", &name]).args(shape.options()).args(["--seed", &seed.to_string()]);
+        checked(&mut up).context("cannot bring up the emulated link")?;
+        let mut network = Self { longhaul: longhaul.to_owned(), name, namespaces: Vec::new() };
+        let ours = std::fs::read_link("/proc/self/ns/net")?;
+        for host in [Host::Near, Host::Far] {
+            let mut ask = network.command(host, &["readlink".into(), "/proc/self/ns/net".into()]);
+            let text = String::from_utf8(checked(&mut ask)?.stdout)?;
+            let namespace = PathBuf::from(text.trim());
+            if namespace == ours {
+                bail!("the emulated host {} is this host", host.name());
+            }
+            network.namespaces.push(namespace);
+        }
+        Ok(network)
+    }
+
+    /// A command on a host.
+    pub(crate) fn command(&self, host: Host, words: &[OsString]) -> Command {
+        let mut command = Command::new(&self.longhaul);
+        command.args(["emulate", "exec", &self.name, host.name(), "--"]).args(as_own_user()).args(words);
+        command
+    }
+
+    /// Whether a process is on that host: it has got past `emulate exec`.
+    pub(crate) fn has_entered(&self, host: Host, pid: u32) -> bool {
+        let namespace = match host {
+            Host::Near => self.namespaces.first(),
+            Host::Far => self.namespaces.get(1),
+        };
+        std::fs::read_link(format!("/proc/{pid}/ns/net")).ok().as_ref() == namespace
+    }
+
+    /// What the emulator says about all that has passed since it came up.
+    pub(crate) fn verdict(&self) -> Verdict {
+        match self.show() {
+            Ok(shown) => shown.verdict(),
+            Err(error) => Verdict {
+                trusted: false,
+                doubts: vec![format!("the emulator does not answer: {error:#}")],
+                ..Verdict::default()
+            },
+        }
+    }
+
+    fn show(&self) -> anyhow::Result<Shown> {
+        let mut show = Command::new(&self.longhaul);
+        show.args(["emulate", "show", &self.name, "--json"]);
+        Ok(serde_json::from_slice(&checked(&mut show)?.stdout)?)
+    }
+
+    /// Processes on the hosts. Whatever runs in these namespaces was started through them, and only here.
+    fn processes(&self) -> Vec<rustix::process::Pid> {
+        let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+        let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        numbers
+            .filter(|pid| {
+                let namespace = std::fs::read_link(format!("/proc/{pid}/ns/net"));
+                namespace.is_ok_and(|namespace| self.namespaces.contains(&namespace))
+            })
+            .filter_map(rustix::process::Pid::from_raw)
+            .collect()
+    }
+
+    /// Ends what servers have left running for clients that are gone: some leave the group of their server.
+    fn end_processes(&self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let left = self.processes();
+            if left.is_empty() || Instant::now() > deadline {
+                return;
+            }
+            for pid in left {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL); // gone: fine
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.end_processes();
+        let mut down = Command::new(&self.longhaul);
+        if let Err(error) = checked(down.args(["emulate", "down", &self.name])) {
+            eprintln!("xtask: the emulated link stays up: {error:#}");
+        }
+    }
+}
+
+/// What `longhaul emulate show --json` prints, as far as it is kept.
+#[derive(Debug, Deserialize)]
+struct Shown {
+    forward: Direction,
+    backward: Direction,
+    doubts: BTreeSet<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Direction {
+    counters: Counters,
+    lateness: Lateness,
+}
+
+#[derive(Debug, Deserialize)]
+struct Counters {
+    lost: u64,
+    dropped_queue: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lateness {
+    p99_us: u64,
+}
+
+impl Shown {
+    fn verdict(self) -> Verdict {
+        let both = [&self.forward, &self.backward];
+        Verdict {
+            trusted: self.doubts.is_empty(),
+            packets_lost: both.iter().map(|d| d.counters.lost).sum(),
+            packets_dropped: both.iter().map(|d| d.counters.dropped_queue).sum(),
+            late_p99_us: both.iter().map(|d| d.lateness.p99_us).max().unwrap_or(0),
+            doubts: self.doubts.into_iter().collect(),
+        }
+    }
+}
+
+/// Without root, a process on an emulated host is root of a user namespace that knows only one user, and servers such as
+/// sshd try to become others. One namespace further in it is the user again.
+fn as_own_user() -> Vec<OsString> {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return Vec::new();
+    }
+    let gid = rustix::process::getegid();
+    vec![
+        "unshare".into(),
+        "--user".into(),
+        format!("--map-user={}", uid.as_raw()).into(),
+        format!("--map-group={}", gid.as_raw()).into(),
+        "--".into(),
+    ]
+}
+
+/// Runs a short command; its error holds its words.
+pub(crate) fn checked(command: &mut Command) -> anyhow::Result<Output> {
+    let name = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("cannot start {name}"))?;
+    if !output.status.success() {
+        bail!("{name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_standard_links_are_links() {
+        for name in STANDARD_LINKS {
+            let shape: LinkShape = name.parse().unwrap();
+            assert_eq!(shape.name(), name);
+        }
+        let lossy: LinkShape = "1g-3.3ms-loss0.01%".parse().unwrap();
+        assert_eq!(lossy.options(), ["--rate", "1Gbit", "--rtt", "3.3ms", "--loss", "0.01%"]);
+        let record = lossy.record();
+        assert_eq!((record.rate_bps, record.rtt_us), (1_000_000_000, 3300));
+        assert!((record.loss - 1e-4).abs() < 1e-12);
+        assert!(!lossy.is_fast() && "10g-200ms".parse::<LinkShape>().unwrap().is_fast());
+    }
+
+    #[test]
+    fn other_words_are_not() {
+        for bad in [
+            "",
+            "1g",
+            "1g-100",
+            "g-1ms",
+            "0g-1ms",
+            "1g-1ms-loss101%",
+            "1g--1ms",
+            "1g-1ms-loss1%-x",
+            "nang-1ms",
+        ] {
+            let error = bad.parse::<LinkShape>().unwrap_err();
+            assert!(error.contains("1g-100ms-loss0.1%"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_emulator_s_report_becomes_a_verdict() {
+        let direction = |lost, p99| {
+            format!(
+                r#"{{"config":{{}},"counters":{{"segments":9,"bytes":9,"lost":{lost},"dropped_queue":2}},"lateness":{{"p50_us":1,"p99_us":{p99},"max_us":9}},"own_drops":0}}"#
+            )
+        };
+        let text = |doubts| {
+            format!(
+                r#"{{"engine":"TUN","realtime":true,"forward":{},"backward":{},"doubts":{doubts}}}"#,
+                direction(3, 40),
+                direction(4, 50)
+            )
+        };
+        let good = serde_json::from_str::<Shown>(&text("[]")).unwrap().verdict();
+        let expected = Verdict {
+            trusted: true,
+            doubts: Vec::new(),
+            packets_lost: 7,
+            packets_dropped: 4,
+            late_p99_us: 50,
+        };
+        assert_eq!(good, expected);
+        let bad = serde_json::from_str::<Shown>(&text(r#"["it stalled"]"#)).unwrap().verdict();
+        assert!(!bad.trusted && bad.doubts == ["it stalled"]);
+    }
+}

@@ -1,0 +1,96 @@
+//! `cargo xtask`: measurements and demonstrations of longhaul on this machine.
+//!
+//! Each measurement runs the product's own binary beside rivals from the distribution's packages, over links that the
+//! product emulates, and keeps every raw run in the one record of `longhaul-report`. Nothing here is part of the
+//! product.
+//!
+//! Map: [`bench`] and [`demo`] are the commands; [`course`] runs one tool once over a link and judges the outcome;
+//! [`tool`] knows each rival, [`server`] what serves it; [`link`] is the emulated network, [`data`] what is copied,
+//! [`limited`] a command under a time limit, [`environment`] the machine.
+
+mod bench;
+mod course;
+mod data;
+mod demo;
+mod environment;
+mod limited;
+mod link;
+mod server;
+mod show;
+mod tool;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+
+/// Measurements and demonstrations of longhaul on this machine
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    after_help = "Build the program first: cargo build --release
+
+Examples:
+  cargo xtask demo                                     the main job, on real data, in a few minutes
+  cargo xtask bench copy --quick                       every tool and link once, with little data
+  cargo xtask bench copy --link 1g-100ms --data big    one column of the full benchmark
+  cargo xtask table benches/results/copy-2026-01-31/results.json"
+)]
+struct Cli {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Measure longhaul beside its rivals
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+    Demo(demo::Demo),
+    Plot(show::Plot),
+    Table(show::Table),
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    Copy(bench::CopyBench),
+}
+
+fn main() -> ExitCode {
+    limited::note_interrupts();
+    let result = match Cli::parse().action {
+        Action::Bench { what: Bench::Copy(copy) } => copy.run(),
+        Action::Demo(demo) => demo.run(),
+        Action::Plot(plot) => plot.run(),
+        Action::Table(table) => table.run(),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The top of the source tree.
+fn workspace() -> PathBuf {
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    own.parent().map_or(own.clone(), PathBuf::from)
+}
+
+/// Where cargo builds to.
+fn target_directory() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+}
+
+/// The program to measure: the one that is named, or the release build.
+fn longhaul_program(named: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let path = named.unwrap_or_else(|| target_directory().join("release/longhaul"));
+    path.canonicalize()
+        .with_context(|| format!("{} is not there; build it with `cargo build --release`", path.display()))
+}

@@ -1,0 +1,89 @@
+//! `plot` and `table`: kept results shown anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use longhaul_report::{Report, Trace, plot, table};
+
+/// Draw a copy's throughput, lanes and buffers over time from a trace
+#[derive(Debug, Args)]
+pub(crate) struct Plot {
+    /// What `longhaul cp --trace` has written
+    trace: PathBuf,
+    /// The SVG file to write [default: the trace's name with .svg]
+    out: Option<PathBuf>,
+    /// What stands above it [default: the trace's name]
+    #[arg(long)]
+    title: Option<String>,
+}
+
+/// Print the table of kept results, and draw their plots again with --plots
+#[derive(Debug, Args)]
+pub(crate) struct Table {
+    /// A results.json
+    results: PathBuf,
+    /// Draw the plots again, into this directory
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+}
+
+impl Plot {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let out = self.out.unwrap_or_else(|| self.trace.with_extension("svg"));
+        let title = self.title.unwrap_or_else(|| self.trace.display().to_string());
+        draw_trace(&self.trace, &out, &title)?;
+        eprintln!("{}", out.display());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Table {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let text = read(&self.results)?;
+        let mut report =
+            Report::from_json(&text).with_context(|| format!("cannot read {}", self.results.display()))?;
+        report.scenarios.iter_mut().for_each(longhaul_report::Scenario::derive);
+        print_out(&table::report(&report))?;
+        if let Some(plots) = self.plots {
+            fs::create_dir_all(&plots)?;
+            draw_bars(&report, &plots)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Draws a trace into a file.
+pub(crate) fn draw_trace(trace: &Path, out: &Path, title: &str) -> anyhow::Result<()> {
+    let trace = Trace::parse(&read(trace)?).with_context(|| format!("cannot plot {}", trace.display()))?;
+    write(out, &plot::throughput(&trace, title)?)
+}
+
+/// Draws a report's bars into a directory: a plot for each scenario, and one of all.
+pub(crate) fn draw_bars(report: &Report, directory: &Path) -> anyhow::Result<()> {
+    for scenario in &report.scenarios {
+        let name = format!("{}.svg", scenario.name().replace([' ', '%', '/'], "_"));
+        write(&directory.join(name), &plot::bars(scenario)?)?;
+    }
+    write(&directory.join("overview.svg"), &plot::overview(&report.scenarios)?)
+}
+
+/// To standard output.
+pub(crate) fn print_out(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let part = path.with_extension("part");
+    fs::write(&part, text)
+        .and_then(|()| fs::rename(&part, path))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
