@@ -16,6 +16,8 @@
 //! Protocol state that is *pure* owns no socket, clock or thread.
 
 mod control;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod governor;
 pub mod identity;
 mod lane;

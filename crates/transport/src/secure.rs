@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 use rustls::{CommonState, ExtractedSecrets};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::identity::{PublicKey, TrustError};
@@ -87,6 +87,11 @@ impl Keys {
         self.sealer.seal(Content::Data, record);
     }
 
+    /// Makes the next [`refresh`](Self::refresh) change the key.
+    pub(crate) fn wear_out(&mut self) {
+        self.sealer.wear_out();
+    }
+
     /// When the sending key is worn: the record to be sent before any other, after which the next key is in force.
     pub(crate) fn refresh(&mut self) -> Result<Option<Vec<u8>>, RecordError> {
         if !self.sealer.key_is_worn() {
@@ -141,78 +146,91 @@ pub(crate) struct SecureTcp {
 impl SecureTcp {
     /// The client's side of the handshake.
     pub(crate) async fn connect(
-        tcp: TcpStream,
+        mut tcp: TcpStream,
         tls: &ClientTls,
         purpose: Purpose,
         limit: Duration,
     ) -> Result<Self, HandshakeError> {
         let name = ServerName::try_from(SERVER_NAME).map_err(|_| HandshakeError::Foreign)?;
         let connection = UnbufferedClientConnection::new(Arc::new(tls.config.clone()), name)?;
-        let handshake = Self::shake_hands(tcp, Side::Client(connection), Some(purpose));
+        let handshake = shake_hands(&mut tcp, Side::Client(connection), Some(purpose));
         match tokio::time::timeout(limit, handshake).await {
             Err(_) => Err(HandshakeError::Timeout(limit)),
             Ok(Err(error)) => Err(tls.take_refusal().map_or(error, HandshakeError::Untrusted)),
-            Ok(done) => done,
+            Ok(Ok(shaken)) => Self::over(tcp, shaken),
         }
     }
 
     /// The server's side of the handshake.
     pub(crate) async fn accept(
-        tcp: TcpStream,
+        mut tcp: TcpStream,
         config: Arc<rustls::ServerConfig>,
         limit: Duration,
     ) -> Result<Self, HandshakeError> {
         let connection = UnbufferedServerConnection::new(config)?;
-        let handshake = Self::shake_hands(tcp, Side::Server(connection), None);
-        tokio::time::timeout(limit, handshake).await.map_err(|_| HandshakeError::Timeout(limit))?
+        let handshake = shake_hands(&mut tcp, Side::Server(connection), None);
+        let shaken = tokio::time::timeout(limit, handshake).await;
+        Self::over(tcp, shaken.map_err(|_| HandshakeError::Timeout(limit))??)
     }
 
-    async fn shake_hands(
-        mut tcp: TcpStream,
-        mut side: Side,
-        wanted: Option<Purpose>,
-    ) -> Result<Self, HandshakeError> {
-        let mut received = Vec::with_capacity(8 << 10);
-        // rustls is shown only whole records, and a further one only when it has used up the last: it must not
-        // touch the records that follow the handshake, which are the lane's.
-        let mut shown_records = 0;
-        loop {
-            let shown = whole_records(&received, shown_records);
-            let step = side.step(&mut received[..shown])?;
-            received.drain(..step.used);
-            if step.used > 0 {
-                shown_records = 0;
-            }
-            tcp.write_all(&step.to_send).await?;
-            match step.next {
-                Next::Again => {}
-                Next::Done => break,
-                Next::Failed(error) => return Err(error.into()),
-                Next::MoreInput => {
-                    shown_records += 1;
-                    while whole_records(&received, shown_records)
-                        == whole_records(&received, shown_records - 1)
-                    {
-                        if received.len() > HANDSHAKE_BYTES_MAX {
-                            return Err(HandshakeError::Foreign);
-                        }
-                        if tcp.read_buf(&mut received).await? == 0 {
-                            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-                        }
+    fn over(tcp: TcpStream, shaken: Shaken) -> Result<Self, HandshakeError> {
+        let Shaken { keys, received, peer, purpose } = shaken;
+        let peer_address = tcp.peer_addr()?;
+        Ok(Self { tcp, keys, received, peer, peer_address, purpose })
+    }
+}
+
+/// What a handshake leaves behind.
+pub(crate) struct Shaken {
+    pub(crate) keys: Keys,
+    pub(crate) received: Vec<u8>,
+    pub(crate) peer: PublicKey,
+    pub(crate) purpose: Purpose,
+}
+
+/// Either side's handshake, over anything that carries bytes.
+pub(crate) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    mut side: Side,
+    wanted: Option<Purpose>,
+) -> Result<Shaken, HandshakeError> {
+    let mut received = Vec::with_capacity(8 << 10);
+    // rustls is shown only whole records, and a further one only when it has used up the last: it must not
+    // touch the records that follow the handshake, which are the lane's.
+    let mut shown_records = 0;
+    loop {
+        let shown = whole_records(&received, shown_records);
+        let step = side.step(&mut received[..shown])?;
+        received.drain(..step.used);
+        if step.used > 0 {
+            shown_records = 0;
+        }
+        stream.write_all(&step.to_send).await?;
+        match step.next {
+            Next::Again => {}
+            Next::Done => break,
+            Next::Failed(error) => return Err(error.into()),
+            Next::MoreInput => {
+                shown_records += 1;
+                while whole_records(&received, shown_records) == whole_records(&received, shown_records - 1) {
+                    if received.len() > HANDSHAKE_BYTES_MAX {
+                        return Err(HandshakeError::Foreign);
+                    }
+                    if stream.read_buf(&mut received).await? == 0 {
+                        return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
                     }
                 }
             }
         }
-        let common = side.common();
-        let peer = peer_key(common.peer_certificates()).ok_or(HandshakeError::Foreign)?;
-        let purpose = common.alpn_protocol().and_then(Purpose::from_alpn).ok_or(HandshakeError::Foreign)?;
-        if wanted.is_some_and(|wanted| wanted != purpose) {
-            return Err(HandshakeError::Foreign);
-        }
-        let keys = side.into_keys()?;
-        let peer_address = tcp.peer_addr()?;
-        Ok(Self { tcp, keys, received, peer, peer_address, purpose })
     }
+    let common = side.common();
+    let peer = peer_key(common.peer_certificates()).ok_or(HandshakeError::Foreign)?;
+    let purpose = common.alpn_protocol().and_then(Purpose::from_alpn).ok_or(HandshakeError::Foreign)?;
+    if wanted.is_some_and(|wanted| wanted != purpose) {
+        return Err(HandshakeError::Foreign);
+    }
+    let keys = side.into_keys()?;
+    Ok(Shaken { keys, received, peer, purpose })
 }
 
 /// Length of the first `count` whole records in `bytes`, or of as many as there are. A handshake record's header
@@ -235,7 +253,7 @@ fn whole_records(bytes: &[u8], count: usize) -> usize {
 }
 
 /// Either end of a handshake.
-enum Side {
+pub(crate) enum Side {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
@@ -368,8 +386,8 @@ mod tests {
             let mut record = message(b"to near");
             far.keys.seal(&mut record);
             assert_eq!(near.keys.open(&record, &mut out), Ok(Opened::Data(7)));
-            near.keys.sealer.wear_out();
-            far.keys.sealer.wear_out();
+            near.keys.wear_out();
+            far.keys.wear_out();
             let update = near.keys.refresh().unwrap().unwrap();
             assert_eq!(far.keys.open(&update, &mut out), Ok(Opened::Nothing));
             let update = far.keys.refresh().unwrap().unwrap();

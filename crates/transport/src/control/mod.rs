@@ -4,7 +4,7 @@
 //! repeats a request on the next link, the answerer remembers replies until the asker says that it has them.
 
 mod quic;
-mod tcp;
+pub(crate) mod tcp;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;

@@ -25,13 +25,13 @@ const REQUEST: u8 = 0;
 const REPLY: u8 = 1;
 
 #[derive(Debug)]
-struct Frame {
+pub(crate) struct Frame {
     kind: u8,
     envelope: Envelope,
 }
 
 /// Appends a frame's bytes.
-fn encode(frame: &Frame, to: &mut BytesMut) {
+pub(crate) fn encode(frame: &Frame, to: &mut BytesMut) {
     to.put_u32_le((1 + ENVELOPE_BYTES + frame.envelope.body.len()) as u32);
     to.put_u8(frame.kind);
     to.put_u64_le(frame.envelope.id);
@@ -40,7 +40,7 @@ fn encode(frame: &Frame, to: &mut BytesMut) {
 }
 
 /// Takes the first frame off `bytes`, when it is there whole.
-fn decode(bytes: &mut BytesMut) -> io::Result<Option<Frame>> {
+pub(crate) fn decode(bytes: &mut BytesMut) -> io::Result<Option<Frame>> {
     let Some(length) = bytes.first_chunk::<4>().map(|l| u32::from_le_bytes(*l) as usize) else {
         return Ok(None);
     };

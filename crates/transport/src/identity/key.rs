@@ -11,6 +11,8 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 
+use super::known_hosts::read_limited;
+
 /// An Ed25519 public key (RFC 8032).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey([u8; 32]);
@@ -187,8 +189,13 @@ impl Identity {
         if mode & 0o077 != 0 {
             return Err(KeyError::Exposed { path: path.into(), mode });
         }
-        let text = fs::read_to_string(path).map_err(failed)?;
-        let key = ssh_key::PrivateKey::from_openssh(&text)
+        let text = read_limited(path).map_err(failed)?;
+        Self::from_openssh(&text, path)
+    }
+
+    /// Reads the text of such a file; `path` is for the error.
+    pub(crate) fn from_openssh(text: &str, path: &Path) -> Result<Self, KeyError> {
+        let key = ssh_key::PrivateKey::from_openssh(text)
             .map_err(|e| KeyError::NotAKey { path: path.into(), reason: e.to_string() })?;
         if key.is_encrypted() {
             return Err(KeyError::Encrypted(path.into()));
@@ -291,6 +298,8 @@ mod tests {
         assert!(matches!(load(RSA, 0o600), KeyError::NotEd25519(_)));
         assert!(matches!(load(PRIVATE, 0o640), KeyError::Exposed { mode: 0o640, .. }));
         assert!(matches!(load("no key", 0o600), KeyError::NotAKey { .. }));
+        let endless = "x".repeat(crate::limits::KEY_FILE_BYTES_MAX as usize + 1);
+        assert!(matches!(load(&endless, 0o600), KeyError::Io { action: "read", .. }));
         assert!(!format!("{:?}", load("no key", 0o600)).contains("no key"));
     }
 

@@ -6,4 +6,5 @@ mod known_hosts;
 
 pub use authorized_keys::{AuthorizedKeys, Grant};
 pub use key::{Fingerprint, Identity, KeyError, PublicKey};
+pub(crate) use known_hosts::parse as parse_known_hosts;
 pub use known_hosts::{HostTrust, KnownHosts, TrustError};
