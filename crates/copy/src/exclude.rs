@@ -9,6 +9,8 @@ use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
 
+use crate::limits::{EXCLUDES_MAX, PATTERN_BYTES_MAX, PATTERN_DEPTH_MAX};
+
 /// A list of patterns.
 #[derive(Clone, Debug, Default)]
 pub struct Excludes(Vec<Pattern>);
@@ -32,11 +34,15 @@ pub struct BadPattern {
 }
 
 impl Excludes {
-    /// Reads patterns.
+    /// Reads patterns, which may be a peer's.
     ///
     /// # Errors
-    /// [`BadPattern`], for the first that cannot be understood.
+    /// [`BadPattern`], for the first that cannot be understood, or is one too many.
     pub fn new<S: AsRef<str>>(patterns: &[S]) -> Result<Self, BadPattern> {
+        if let Some(extra) = patterns.get(EXCLUDES_MAX) {
+            let reason = format!("there are more than {EXCLUDES_MAX}");
+            return Err(BadPattern { pattern: extra.as_ref().to_owned(), reason });
+        }
         patterns.iter().map(|p| Pattern::new(p.as_ref())).collect::<Result<_, _>>().map(Self)
     }
 
@@ -61,12 +67,36 @@ impl Pattern {
         if body.is_empty() {
             return Err(bad("it is empty".to_owned()));
         }
+        if body.len() > PATTERN_BYTES_MAX {
+            return Err(bad(format!("it is longer than {PATTERN_BYTES_MAX} bytes")));
+        }
+        if depth(body) > PATTERN_DEPTH_MAX {
+            return Err(bad(format!("it has more than {PATTERN_DEPTH_MAX} braces within each other")));
+        }
         let anchored = body.contains('/');
         let body = body.strip_prefix('/').unwrap_or(body);
         let glob = GlobBuilder::new(body).literal_separator(true).backslash_escape(true).build();
         let glob = glob.map_err(|e| bad(e.kind().to_string()))?.compile_matcher();
         Ok(Self { glob, anchored, only_dirs })
     }
+}
+
+/// How deep braces stand within each other, at the most.
+fn depth(pattern: &str) -> usize {
+    let (mut now, mut most, mut escaped) = (0usize, 0, false);
+    for byte in pattern.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'{' => {
+                now += 1;
+                most = most.max(now);
+            }
+            b'}' => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
 }
 
 #[cfg(test)]
@@ -96,5 +126,19 @@ mod tests {
         assert!(Excludes::new(&["["]).unwrap_err().to_string().contains("`[`"));
         assert!(Excludes::new(&["/"]).is_err());
         assert!(Excludes::new::<&str>(&[]).unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn patterns_that_would_cost_too_much_are_refused() {
+        // 30,000 of these fit a message, and would be more than a thread's stack.
+        let braces = |n: usize| format!("{}a,b{}", "{".repeat(n), "}".repeat(n));
+        let reason = |patterns: &[String]| Excludes::new(patterns).unwrap_err().reason;
+        assert!(Excludes::new(&[braces(PATTERN_DEPTH_MAX)]).unwrap().matches(b"b", false));
+        assert!(reason(&[braces(PATTERN_DEPTH_MAX + 1)]).contains("braces"));
+        assert!(reason(&[braces(2000)]).contains("braces"));
+        assert!(Excludes::new(&["{a,b}".repeat(100)]).is_ok(), "side by side they are no deeper");
+        assert!(Excludes::new(&["\\{".repeat(100)]).unwrap().matches("{".repeat(100).as_bytes(), false));
+        assert!(reason(&["x".repeat(PATTERN_BYTES_MAX + 1)]).contains("longer"));
+        assert!(reason(&vec!["x".to_owned(); EXCLUDES_MAX + 1]).contains("more than"));
     }
 }

@@ -57,5 +57,14 @@ pub const HARD_LINKS_WAITING_MAX: usize = 1 << 20;
 /// Bytes of a symbolic link's target (PATH_MAX).
 pub const LINK_TARGET_BYTES_MAX: usize = 4096;
 
+/// Patterns of one copy: understood, each is ~6 KiB, so 6 MiB.
+pub const EXCLUDES_MAX: usize = 1024;
+
+/// Bytes of one pattern (PATH_MAX).
+pub const PATTERN_BYTES_MAX: usize = 4096;
+
+/// Braces within braces in a pattern: whoever understands them does so by recursion, so that each costs stack.
+pub const PATTERN_DEPTH_MAX: usize = 16;
+
 /// Sources named in one copy.
 pub const SOURCES_MAX: usize = 4096;
