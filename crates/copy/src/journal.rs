@@ -14,6 +14,7 @@ use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use longhaul_files::Time;
+use longhaul_transport::limits::FRAME_PAYLOAD_MAX;
 
 const MAGIC: [u8; 8] = *b"LHJOURN1";
 
@@ -116,7 +117,8 @@ fn crc64(bytes: &[u8]) -> u64 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// Reads a journal: its header and the records up to the first that is torn. `None`: not a journal.
+/// Reads a journal: its header and the records up to the first that is torn, or of more than a frame: whoever can
+/// write in the directory must not decide how much is read back at a time. `None`: not a journal.
 pub(crate) fn read(bytes: &[u8]) -> Option<(JournalHead, Vec<JournalRecord>)> {
     let head = JournalHead::decode(bytes)?;
     let records = bytes[HEAD_BYTES..]
@@ -129,7 +131,8 @@ pub(crate) fn read(bytes: &[u8]) -> Option<(JournalHead, Vec<JournalRecord>)> {
                 checksum: wire.checksum.get(),
             };
             let end = record.offset.checked_add(u64::from(record.length))?;
-            (wire.check.get() == record_check(&wire) && end <= head.size).then_some(record)
+            let of_a_frame = record.length as usize <= FRAME_PAYLOAD_MAX && end <= head.size;
+            (wire.check.get() == record_check(&wire) && of_a_frame).then_some(record)
         })
         .collect();
     Some((head, records))
@@ -142,7 +145,7 @@ mod tests {
     use super::*;
 
     fn records() -> impl Strategy<Value = Vec<JournalRecord>> {
-        let record = (0u64..1 << 40, any::<u32>(), any::<u64>())
+        let record = (0u64..1 << 40, 0..=FRAME_PAYLOAD_MAX as u32, any::<u64>())
             .prop_map(|(offset, length, checksum)| JournalRecord { offset, length, checksum });
         prop::collection::vec(record, 0..20)
     }
@@ -170,6 +173,14 @@ mod tests {
     fn a_record_beyond_the_end_of_the_file_is_none() {
         let record = JournalRecord { offset: 1 << 50, length: 1, checksum: 0 };
         assert_eq!(read(&encode(&[record])), Some((head(), vec![])));
+    }
+
+    #[test]
+    fn a_record_of_more_than_a_frame_is_none() {
+        let record = |length| JournalRecord { offset: 0, length, checksum: 0 };
+        let frame = record(FRAME_PAYLOAD_MAX as u32);
+        let longer = record(FRAME_PAYLOAD_MAX as u32 + 1);
+        assert_eq!(read(&encode(&[frame, longer, frame])), Some((head(), vec![frame])));
     }
 
     proptest! {
