@@ -17,6 +17,7 @@
 //! ```
 
 use bytes::Bytes;
+use longhaul_files::limits::XATTRS_MAX;
 use longhaul_files::{Kind, Name, Time, Xattr};
 use prost::{Message, Oneof};
 
@@ -334,6 +335,10 @@ impl WireEntry {
         if self.id == 0 || self.modified_ns > 999_999_999 || self.target.len() > LINK_TARGET_BYTES_MAX {
             return Err(BadMessage);
         }
+        // What has no name is a directory, whatever else it claims to be.
+        if (name.is_none() && self.hard_link_to > 0) || self.xattrs.len() > XATTRS_MAX {
+            return Err(BadMessage);
+        }
         let special = |kind| What::Special { kind, device: self.special_device };
         let what = match kind {
             WireKind::Nothing => return Err(BadMessage),
@@ -428,6 +433,16 @@ mod tests {
         bad(|e| e.data = vec![WireRange { start: 50, end: 101 }]);
         bad(|e| e.data = vec![WireRange { start: 50, end: 60 }, WireRange { start: 55, end: 70 }]);
         bad(|e| e.size = u64::MAX);
+        bad(|e| e.xattrs = vec![WireXattr::default(); XATTRS_MAX + 1]);
+    }
+
+    #[test]
+    fn another_name_of_a_file_is_a_name() {
+        for kind in [WireKind::Dir, WireKind::DirEnd] {
+            let nameless = WireEntry { name: Bytes::new(), ..entry(kind) };
+            assert!(nameless.clone().check().is_ok());
+            assert!(WireEntry { hard_link_to: 4, ..nameless }.check().is_err());
+        }
     }
 
     #[test]
