@@ -22,6 +22,8 @@ mod bundle;
 pub mod copy;
 mod destination;
 pub mod exclude;
+#[doc(hidden)]
+pub mod fuzzing;
 mod journal;
 pub mod limits;
 mod message;
