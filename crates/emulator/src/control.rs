@@ -48,6 +48,22 @@ enum Answer {
     Refused(String),
 }
 
+/// For the fuzz targets: reads a request's line and writes it again; with it the change it asks for.
+#[doc(hidden)]
+#[must_use]
+pub fn reread_request(line: &[u8]) -> Option<(Vec<u8>, Option<LinkSpec>)> {
+    let request: Request = serde_json::from_slice(line).ok()?;
+    let again = serde_json::to_vec(&request).ok()?;
+    Some((again, if let Request::Set { change } = request { Some(change) } else { None }))
+}
+
+/// For the fuzz targets: reads an answer's line and writes it again.
+#[doc(hidden)]
+#[must_use]
+pub fn reread_answer(line: &[u8]) -> Option<Vec<u8>> {
+    serde_json::to_vec(&serde_json::from_slice::<Answer>(line).ok()?).ok()
+}
+
 /// What can go wrong between a command and a topology's daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {

@@ -193,7 +193,9 @@ impl Link {
             let ip_bytes = train.segment_ip_bytes(index);
             let wire_bytes = u64::from(ip_bytes + ETHERNET_OVERHEAD_BYTES);
             self.counters.bytes += u64::from(ip_bytes);
-            let full = self.config.queue_bytes.is_some_and(|max| queued + wire_bytes > max.max(wire_bytes));
+            // A link that has become much faster may owe more bytes than there are numbers.
+            let with_it = queued.saturating_add(wire_bytes);
+            let full = self.config.queue_bytes.is_some_and(|max| with_it > max.max(wire_bytes));
             if full && self.byte_time > 0 {
                 self.counters.dropped_queue += 1;
                 runs.extend(open.take().map(|(run, _)| run));
@@ -202,7 +204,7 @@ impl Link {
             let begins = self.free_at.max(now_fine);
             self.free_at = begins + u128::from(self.byte_time) * u128::from(wire_bytes);
             if self.byte_time > 0 {
-                queued += wire_bytes;
+                queued = with_it;
                 self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(queued);
             }
             let number = first_number + u64::from(index);

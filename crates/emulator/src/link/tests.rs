@@ -27,6 +27,22 @@ fn a_delay_alone_carries_the_packet_whole() {
 }
 
 #[test]
+fn a_link_that_becomes_much_faster_keeps_its_count_of_what_waits() {
+    let rate = |rate_bps| LinkConfig {
+        rate_bps: Some(rate_bps),
+        queue_bytes: Some(u64::MAX - 1),
+        ..LinkConfig::default()
+    };
+    let mut link = link(rate(2));
+    offer(&mut link, 0, &train(1, 45));
+    // What waits is 4.29 s a byte; at the new rate that time is worth more bytes than there are numbers.
+    link.set(rate(u64::MAX));
+    assert_eq!(offer(&mut link, MS, &train(1, 45)), []);
+    let counters = link.counters();
+    assert_eq!((counters.delivered, counters.dropped_queue), (45, 45));
+}
+
+#[test]
 fn a_gigabit_carries_941_megabits_of_tcp_payload() {
     let mut link = link(LinkConfig { rate_bps: Some(1_000_000_000), ..LinkConfig::default() });
     let mut last = 0;
