@@ -29,6 +29,10 @@ pub const OPEN_SOURCES_MAX: usize = 256;
 /// Files that are worth a journal: below it a new run sends them again, which costs less than the bookkeeping.
 pub const JOURNALED_FILE_MIN: u64 = 8 << 20;
 
+/// How long one copy waits in all for files that other copies are writing: the connections of a client that was killed
+/// close within a few round trips, after what its kernel still sends has arrived.
+pub(crate) const RIVALS_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Files written past the page cache where the disk is better off with it: below it their pages fit easily.
 pub const DIRECT_FILE_MIN: u64 = 32 << 20;
 
@@ -68,3 +72,7 @@ pub const PATTERN_DEPTH_MAX: usize = 16;
 
 /// Sources named in one copy.
 pub const SOURCES_MAX: usize = 4096;
+
+/// How long a finished copy waits for the acknowledgements of its last pieces, which only its counters need: several
+/// round trips of the longest paths (300 ms), and a retransmission.
+pub(crate) const LAST_ACKS_WAIT: std::time::Duration = std::time::Duration::from_secs(3);

@@ -21,12 +21,13 @@ use longhaul_files::attr::attr_of;
 use longhaul_transport::session::RequestError;
 use longhaul_transport::{Extent, Session, Withdrawn};
 use prost::Message;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::bundle;
 use crate::limits::{
-    BUNDLE_BYTES_MAX, BUNDLED_FILE_MAX, OFFER_BYTES_MAX, OFFER_ENTRIES_MAX, OFFERS_OPEN_MAX, OPEN_SOURCES_MAX,
+    BUNDLE_BYTES_MAX, BUNDLED_FILE_MAX, LAST_ACKS_WAIT, OFFER_BYTES_MAX, OFFER_ENTRIES_MAX, OFFERS_OPEN_MAX,
+    OPEN_SOURCES_MAX,
 };
 use crate::message::{
     Ask, End, Failed, Finished, Offer, Want, Wants, WireEntry, WireKind, WireRange, check_ranges,
@@ -60,6 +61,8 @@ pub(crate) struct Source {
     open: Mutex<VecDeque<Arc<SourceFile>>>,
     /// Files that could not be read after all; the receiver is told.
     failed: mpsc::UnboundedSender<u64>,
+    /// Told when no file is left to be settled.
+    settled: Notify,
     problems: Problems,
     progress: Arc<Progress>,
 }
@@ -114,6 +117,7 @@ impl Source {
             bundles: Mutex::default(),
             open: Mutex::default(),
             failed,
+            settled: Notify::new(),
             problems,
             progress,
         };
@@ -138,10 +142,25 @@ impl Source {
             Finished::decode(reply).map_err(|_| CopyError::Protocol)
         };
         let finished = finished.await;
+        if finished.is_ok() {
+            // The reply comes by the control channel and may overtake the last acknowledgements of the lanes. Only
+            // the counters wait for them, so not for ever.
+            let _ = tokio::time::timeout(LAST_ACKS_WAIT, self.all_settled()).await;
+        }
         tasks.abort_all();
         // What the walk still holds is not wanted any more: it ends.
         found.close();
         finished
+    }
+
+    async fn all_settled(&self) {
+        loop {
+            let settled = self.settled.notified();
+            if lock(&self.files).is_empty() {
+                return;
+            }
+            settled.await;
+        }
     }
 
     /// Returns how many offers it made, when all are answered.
@@ -421,7 +440,14 @@ impl Source {
             if delivered && !failed {
                 count(&self.progress.done_files, 1);
             }
-            lock(&self.files).remove(&file.id);
+            let none_left = {
+                let mut files = lock(&self.files);
+                files.remove(&file.id);
+                files.is_empty()
+            };
+            if none_left {
+                self.settled.notify_waiters();
+            }
             lock(&file.open).take();
         }
     }

@@ -5,11 +5,11 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use longhaul_emulator::{Host, LinkConfig, LinkPair, TwoHosts};
+//! use longhaul_emulator::{EngineChoice, Host, LinkConfig, LinkPair, TwoHosts};
 //!
 //! let mut link = LinkConfig::with_delay(Duration::from_millis(100));
 //! link.rate_bps = Some(1_000_000_000);
-//! let net = TwoHosts::start(LinkPair::symmetric(link), 1)?;
+//! let net = TwoHosts::start(LinkPair::symmetric(link), 1, EngineChoice::Auto)?;
 //! let mut ping = std::process::Command::new("ping");
 //! net.spawn(Host::Near, ping.args(["-c", "3", "far"]))?.wait()?;
 //! println!("{}", net.report()?);
@@ -24,19 +24,23 @@
 //! | [`loss`] | seeded decisions keyed by flow and packet number |
 //! | [`packet`] | IP headers: segments of a GSO packet, flows, cutting a packet in two |
 //! | [`memory`] | where packets wait |
-//! | [`driver`] | reads, holds and delivers packets |
+//! | [`driver`] | takes, holds and delivers packets, by one of two engines |
 //! | [`tun`], [`namespace`] | devices and hosts |
+//! | `nfqueue`, `interface`, `netlink` | what is asked of the kernel |
 //! | [`spec`] | a link as its user describes it |
 //! | [`topology`] | two hosts and their link, running |
 //! | [`control`] | a running topology by name: `up`, `exec`, `set`, `show`, `down` |
 
 pub mod control;
 pub mod driver;
+mod interface;
 pub mod limits;
 pub mod link;
 pub mod loss;
 pub mod memory;
 pub mod namespace;
+mod netlink;
+mod nfqueue;
 pub mod packet;
 pub mod report;
 pub mod spec;
@@ -46,4 +50,4 @@ pub mod tun;
 pub use link::{LinkConfig, LinkPair, Nanos};
 pub use report::Report;
 pub use spec::LinkSpec;
-pub use topology::{Host, TwoHosts};
+pub use topology::{EngineChoice, Host, TwoHosts};

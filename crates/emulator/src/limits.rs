@@ -39,3 +39,17 @@ pub const MEMORY_TOUCHED_BYTES_MAX: u64 = 1 << 30;
 
 /// A message on the control socket: one JSON line. Ours are below 8 KiB.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// What the kernel shows of a packet it holds: IPv6 and TCP headers with all options are 100 bytes.
+pub const HELD_HEAD_BYTES: usize = 128;
+
+/// Packets the kernel may hold for us in one direction: 10 Gbit/s x 200 ms are 4,000 of 64 KiB, but a direction that
+/// carries acknowledgements alone sees 100,000 small ones a second, and a second of them is kept.
+pub const HELD_PACKETS_MAX: u32 = 200_000;
+
+/// Announcements of held packets that wait for the driver, ~1 KiB each with the kernel's own overhead: a stall of 50 ms
+/// at 100,000 packets a second is 5,000.
+pub const NFQUEUE_SOCKET_BYTES: usize = 16 << 20;
+
+/// From this rate on the copies of a TUN device cost more of the machine than a link's user can spare.
+pub const HELD_FROM_RATE_BPS: u64 = 2_500_000_000;

@@ -37,6 +37,18 @@ impl Probability {
         self.0
     }
 
+    /// Above 0.
+    #[must_use]
+    pub fn is_possible(self) -> bool {
+        self.0 > 0.0
+    }
+
+    /// 1.
+    #[must_use]
+    pub fn is_certain(self) -> bool {
+        self.0 >= 1.0
+    }
+
     fn holds(self, roll: u64) -> bool {
         // 2^64 is exact as f64; the cast saturates, so p = 1 is "always" but for one roll in 2^64, handled here.
         self.0 >= 1.0 || roll < (self.0 * 18_446_744_073_709_551_616.0) as u64

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::limits::MTU;
 use crate::link::Run;
 
 /// `struct virtio_net_hdr` (VIRTIO 1.2, 5.1.6), in the host's byte order as TUN gives it by default.
@@ -75,6 +76,28 @@ pub struct Train {
 }
 
 impl Train {
+    /// The packet that begins with `head`, from the IP header on, and is `len` bytes long. What its segments are is not
+    /// said; a sender fills them up to the MTU.
+    #[must_use]
+    pub fn of_held(head: &[u8], len: usize) -> Self {
+        let len = len as u32;
+        let single = |flow| Self { flow, segments: 1, header_bytes: 0, segment_bytes: len, last_bytes: len };
+        let Some((layout, flow)) = Layout::parse(head) else { return single(FlowKey::OTHER) };
+        let header_bytes = layout.payload_at as u32;
+        if len <= MTU || header_bytes >= MTU {
+            return single(flow);
+        }
+        let (payload, segment_bytes) = (len - header_bytes, MTU - header_bytes);
+        let segments = payload.div_ceil(segment_bytes);
+        Self {
+            flow,
+            segments,
+            header_bytes,
+            segment_bytes,
+            last_bytes: payload - (segments - 1) * segment_bytes,
+        }
+    }
+
     /// Size of a segment as an IP packet.
     #[must_use]
     pub fn segment_ip_bytes(&self, index: u32) -> u32 {

@@ -44,6 +44,8 @@ pub struct DirectionReport {
     pub lateness: Lateness,
     /// Packets the emulator itself dropped: memory full, or refused by the device.
     pub own_drops: u64,
+    /// Packets of many segments that the link's full queue dropped or took as a whole, where a real one takes a part.
+    pub coarse_drops: u64,
 }
 
 /// Both directions.
@@ -75,6 +77,12 @@ impl Report {
         for (name, direction) in [("near->far", &forward), ("far->near", &backward)] {
             if direction.own_drops > 0 {
                 doubts.push(format!("{name}: the emulator itself dropped {} packets", direction.own_drops));
+            }
+            if direction.coarse_drops > 0 {
+                doubts.push(format!(
+                    "{name}: the full queue dropped or took {} big packets whole (`--engine split` cuts them)",
+                    direction.coarse_drops
+                ));
             }
             let p99 = Duration::from_micros(direction.lateness.p99_us);
             if p99 > LATENESS_P99_MAX {

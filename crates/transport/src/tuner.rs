@@ -95,6 +95,12 @@ const FIRST_RATE_BYTES_PER_S: f64 = 900e6;
 /// Each lane begins with ten packets: so many lanes reach a gigabit at 300 ms five round trips sooner than one.
 const FIRST_LANES_MAX: usize = 32;
 
+/// So many lanes are too few to overshoot together.
+const FEW_LANES: usize = 16;
+
+/// From here on the rate of one lane is a few hundredths of the whole: lanes come half as many at a time.
+const MANY_LANES: usize = 32;
+
 /// Lanes to begin with on a path of this round-trip time, where one lane has at most `window_bytes` under way.
 #[must_use]
 pub fn first_lanes(rtt: Duration, window_bytes: u64) -> usize {
@@ -204,10 +210,12 @@ impl Tuner {
 
     fn grow(&mut self, now: Nanos, readings: &[LaneReading]) {
         let lanes_before = self.target;
-        // Few lanes may be tripled at once; many new ones would overshoot together.
-        let factor = match self.failures {
-            0 if lanes_before < FIRST_LANES_MAX / 2 => 3.0,
-            0 => 2.0,
+        // Few lanes may be tripled at once; many new ones overshoot together, and where the limit is a CPU that the
+        // kernel's words do not tell from a buffer, each costs more than it brings.
+        let factor = match lanes_before {
+            0..MANY_LANES if self.failures > 0 => 1.5,
+            0..FEW_LANES => 3.0,
+            FEW_LANES..MANY_LANES => 2.0,
             _ => 1.5,
         };
         self.target = ((lanes_before as f64 * factor).ceil() as usize).min(self.lanes_max);

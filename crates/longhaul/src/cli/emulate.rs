@@ -14,7 +14,7 @@ use longhaul_emulator::loss::Probability;
 use longhaul_emulator::namespace::{self, Namespace};
 use longhaul_emulator::spec::QueueSpec;
 use longhaul_emulator::topology::host_names;
-use longhaul_emulator::{Host, LinkSpec, TwoHosts};
+use longhaul_emulator::{EngineChoice, Host, LinkSpec, TwoHosts};
 
 use super::print_out;
 use crate::units;
@@ -127,6 +127,28 @@ struct Link {
     /// Seed of every random decision: the same seed loses the same packets
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
+    /// How packets travel: `split` cuts big packets where single segments are lost; `held` leaves them in the kernel,
+    /// which costs less but cannot; `auto` takes `held` for links from 2.5 Gbit/s on without loss, where it can
+    /// (default of `run`; of `up` it is `split`, so that `set` can change anything)
+    #[arg(long, value_name = "HOW")]
+    engine: Option<EngineArg>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EngineArg {
+    Auto,
+    Split,
+    Held,
+}
+
+impl From<EngineArg> for EngineChoice {
+    fn from(engine: EngineArg) -> Self {
+        match engine {
+            EngineArg::Auto => Self::Auto,
+            EngineArg::Split => Self::Split,
+            EngineArg::Held => Self::Held,
+        }
+    }
 }
 
 /// Values may differ each way: `NEAR_TO_FAR,FAR_TO_NEAR`, as in `--rate 1Gbit,100Mbit`.
@@ -192,7 +214,8 @@ impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
         let link = self.link.settings.spec().resolve()?;
         namespace::gain_rights()?;
-        let hosts = TwoHosts::start(link, self.link.seed)?;
+        let hosts =
+            TwoHosts::start(link, self.link.seed, self.link.engine.map_or(EngineChoice::Auto, Into::into))?;
         let mut far = match &self.far {
             None => None,
             Some(far) => {
@@ -267,7 +290,11 @@ impl Up {
         } else {
             None
         };
-        let hosts = TwoHosts::start(spec.resolve()?, self.link.seed)?;
+        let hosts = TwoHosts::start(
+            spec.resolve()?,
+            self.link.seed,
+            self.link.engine.map_or(EngineChoice::Split, Into::into),
+        )?;
         print_out(&format!("{} is up: `longhaul emulate exec {} near -- ping far`\n", self.name, self.name))?;
         detach_stdio()?;
         daemon.serve(&hosts, spec, user.as_ref())?;

@@ -1,25 +1,67 @@
-//! The packet driver: reads packets from two TUN devices, asks the link model, holds them, writes them when due.
+//! The packet driver: takes packets from two hosts, asks the link model, and lets them go when they are due.
 //!
-//! One thread for both directions: it sleeps until a packet comes or one is due. Per packet: one read, one write
-//! (two copies), ~1 us; a packet of up to 64 KiB counts as one. A packet is cut only where the model says so.
+//! One thread for both directions: it sleeps until a packet comes or one is due. Where packets are meanwhile is the
+//! engine's affair:
+//!
+//! | engine | packets are | for |
+//! | --- | --- | --- |
+//! | [`split`] | in our memory, read from and written to TUN devices | links where single segments of a big packet are lost or harmed |
+//! | [`held`] | in the kernel, which waits for a verdict (NFQUEUE) | fast links without such effects: payload is never copied |
+
+pub mod held;
+pub mod split;
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice};
+use std::fmt::Debug;
+use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
-use crate::limits::{MEMORY_SLACK_BYTES, MEMORY_TOUCHED_BYTES_MAX, READ_BATCH};
-use crate::link::{Link, LinkPair, Nanos, Run};
+use crate::link::{Link, LinkConfig, LinkPair, Nanos, Run};
 use crate::loss::Dice;
-use crate::memory::{Handle, PacketMemory};
-use crate::packet::Packet;
 use crate::report::{DirectionReport, Lateness, Report};
-use crate::tun::Tun;
+
+/// Where packets are while they are on their way.
+pub trait Engine {
+    /// What names a packet on its way.
+    type Packet: Copy + Debug + Send;
+
+    /// Its name in reports.
+    fn name(&self) -> &'static str;
+
+    /// Takes a batch of packets that `side` sends (0: near), offers them to the direction's link, and puts them among
+    /// those that wait. True when more may be there.
+    fn take(&mut self, side: usize, clock: &Clock, direction: &mut Direction<Self::Packet>) -> bool;
+
+    /// Lets a run of segments of a packet that `side` has sent go on to the other host; false when that fails.
+    fn deliver(&mut self, side: usize, packet: Self::Packet, run: &Run) -> bool;
+
+    /// Ends a batch of deliveries; false when one of them has failed.
+    fn flush(&mut self, side: usize) -> bool;
+
+    /// The link has changed.
+    fn set(&mut self, side: usize, config: &LinkConfig);
+
+    /// What becomes readable when a host has sent something.
+    fn sources(&self) -> [BorrowedFd<'_>; 2];
+}
+
+/// Time since the driver began.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// Nanoseconds since then.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
 
 /// What the driver is asked while it runs.
 #[derive(Debug)]
@@ -74,59 +116,64 @@ impl DriverHandle {
 
 /// A run of segments that waits for its time.
 #[derive(Debug)]
-struct Waiting {
+pub struct Waiting<P> {
     run: Run,
-    packet: Handle,
+    packet: P,
 }
 
-/// One direction: from one device, through a link, into the other device.
+/// One direction: the link, and what is on its way.
 #[derive(Debug)]
-struct Direction {
+pub struct Direction<P> {
     link: Link,
-    memory: PacketMemory,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Waiting<P>>,
     lateness_us: Histogram<u64>,
+    /// Packets dropped for want of room, or refused by the kernel.
     own_drops: u64,
+    /// Packets of many segments that were dropped whole although a real queue would have taken a part.
+    coarse_drops: u64,
     runs: Vec<Run>,
+}
+
+impl<P> Direction<P> {
+    fn new(link: Link) -> Self {
+        Self {
+            link,
+            waiting: VecDeque::new(),
+            lateness_us: new_histogram(),
+            own_drops: 0,
+            coarse_drops: 0,
+            runs: Vec::new(),
+        }
+    }
 }
 
 /// The driver of two hosts.
 #[derive(Debug)]
-pub struct Driver {
-    devices: [Tun; 2],
-    directions: [Direction; 2],
+pub struct Driver<E: Engine> {
+    engine: E,
+    directions: [Direction<E::Packet>; 2],
     requests: Receiver<Request>,
     wake: std::sync::Arc<OwnedFd>,
-    origin: Instant,
+    clock: Clock,
     realtime: bool,
 }
 
-impl Driver {
-    /// A driver between `near` and `far`, and the way to speak to it once it runs.
+impl<E: Engine> Driver<E> {
+    /// A driver between the hosts of `engine`, and the way to speak to it once it runs.
     ///
     /// # Errors
     /// When the kernel has no event descriptor left.
-    pub fn new(near: Tun, far: Tun, link: LinkPair, seed: u64) -> io::Result<(Self, DriverHandle)> {
+    pub fn new(engine: E, link: LinkPair, seed: u64) -> io::Result<(Self, DriverHandle)> {
         let wake =
             std::sync::Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (requests, inbox) = channel();
-        let direction = |config: crate::link::LinkConfig, number| {
-            let held = config.bytes_held_max();
-            Direction {
-                memory: PacketMemory::new(held.saturating_add(MEMORY_SLACK_BYTES), touched_bytes(&config)),
-                link: Link::new(config, Dice::new(seed, number)),
-                waiting: VecDeque::new(),
-                lateness_us: new_histogram(),
-                own_drops: 0,
-                runs: Vec::new(),
-            }
-        };
+        let direction = |config, number| Direction::new(Link::new(config, Dice::new(seed, number)));
         let driver = Self {
-            devices: [near, far],
+            engine,
             directions: [direction(link.forward, 0), direction(link.backward, 1)],
             requests: inbox,
             wake: std::sync::Arc::clone(&wake),
-            origin: Instant::now(),
+            clock: Clock(Instant::now()),
             realtime: false,
         };
         Ok((driver, DriverHandle { requests, wake }))
@@ -143,7 +190,7 @@ impl Driver {
         loop {
             let mut more = false;
             for side in 0..2 {
-                more |= self.take_packets(side);
+                more |= self.engine.take(side, &self.clock, &mut self.directions[side]);
                 self.deliver_due(side);
             }
             if more {
@@ -155,60 +202,34 @@ impl Driver {
         }
     }
 
-    fn now(&self) -> Nanos {
-        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// Reads a batch from the device of `side`; true when more may wait.
-    fn take_packets(&mut self, side: usize) -> bool {
-        for _ in 0..READ_BATCH {
-            let now = self.now();
-            let (device, direction) = (&self.devices[side], &mut self.directions[side]);
-            let Some(room) = direction.memory.room() else {
-                let mut lost = [0u8; 128]; // the kernel cuts the packet off
-                match device.read_packet(&mut lost) {
-                    Ok(_) => direction.own_drops += 1,
-                    Err(_) => return false,
-                }
-                continue;
-            };
-            match device.read_packet(room) {
-                Ok(len) => direction.take(now, len),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-                Err(_) => {
-                    direction.own_drops += 1;
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
     fn deliver_due(&mut self, side: usize) {
-        let now = self.now();
-        let (device, direction) = (&self.devices[1 - side], &mut self.directions[side]);
+        let now = self.clock.now();
+        let direction = &mut self.directions[side];
+        let mut any = false;
         while direction.waiting.front().is_some_and(|w| w.run.deliver_at <= now) {
             let Some(Waiting { run, packet }) = direction.waiting.pop_front() else { break };
             direction.lateness_us.saturating_record((now - run.deliver_at) / 1000);
-            if write_run(device, direction.memory.bytes(packet), &run).is_err() {
-                direction.own_drops += 1;
-            }
-            direction.memory.release(packet);
+            direction.own_drops += u64::from(!self.engine.deliver(side, packet, &run));
+            any = true;
+        }
+        if any {
+            direction.own_drops += u64::from(!self.engine.flush(side));
         }
     }
 
     /// Sleeps until a packet comes, one is due, or there is a request (then true).
     fn sleep(&self) -> io::Result<bool> {
         let due = self.directions.iter().filter_map(|d| d.waiting.front()).map(|w| w.run.deliver_at).min();
-        let timeout = due.map(|due| due.saturating_sub(self.now()));
+        let timeout = due.map(|due| due.saturating_sub(self.clock.now()));
         if timeout == Some(0) {
             return Ok(false);
         }
         let timeout = timeout
             .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+        let sources = self.engine.sources();
         let mut fds = [
-            PollFd::new(&self.devices[0], PollFlags::IN),
-            PollFd::new(&self.devices[1], PollFlags::IN),
+            PollFd::new(&sources[0], PollFlags::IN),
+            PollFd::new(&sources[1], PollFlags::IN),
             PollFd::new(&self.wake, PollFlags::IN),
         ];
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
@@ -225,9 +246,9 @@ impl Driver {
         loop {
             match self.requests.try_recv() {
                 Ok(Request::Set(link)) => {
-                    let LinkPair { forward, backward } = link;
-                    for (direction, config) in self.directions.iter_mut().zip([forward, backward]) {
-                        direction.set(config);
+                    for (side, config) in [link.forward, link.backward].into_iter().enumerate() {
+                        self.engine.set(side, &config);
+                        self.directions[side].link.set(config);
                     }
                 }
                 Ok(Request::Report(reply)) => drop(reply.send(self.report())), // the asker may have gone
@@ -238,7 +259,7 @@ impl Driver {
     }
 
     fn report(&self) -> Report {
-        let now = self.now();
+        let now = self.clock.now();
         let [forward, backward] = [0, 1].map(|side| {
             let d = &self.directions[side];
             DirectionReport {
@@ -247,57 +268,10 @@ impl Driver {
                 queue_bytes: d.link.queued_bytes(now),
                 lateness: Lateness::of(&d.lateness_us),
                 own_drops: d.own_drops,
+                coarse_drops: d.coarse_drops,
             }
         });
-        Report::new("TUN, packets split where a segment is hit", self.realtime, forward, backward)
-    }
-}
-
-impl Direction {
-    /// Takes the packet of `len` bytes just read into the memory's room.
-    fn take(&mut self, now: Nanos, len: usize) {
-        let handle = self.memory.commit(len);
-        let Some(packet) = Packet::parse(self.memory.bytes(handle)) else {
-            self.own_drops += 1;
-            self.memory.release(handle);
-            return;
-        };
-        self.link.offer(now, &packet.train(), &mut self.runs);
-        for run in self.runs.drain(..) {
-            self.memory.share(handle);
-            self.waiting.push_back(Waiting { run, packet: handle });
-        }
-        self.memory.release(handle);
-    }
-
-    fn set(&mut self, config: crate::link::LinkConfig) {
-        self.memory.set_bytes_max(config.bytes_held_max().saturating_add(MEMORY_SLACK_BYTES));
-        self.link.set(config);
-    }
-}
-
-/// Writes the part of the packet in `bytes` that `run` names.
-fn write_run(device: &Tun, bytes: &[u8], run: &Run) -> io::Result<()> {
-    let Some(packet) = Packet::parse(bytes) else { return Ok(()) };
-    if packet.is_whole(run) {
-        return device.write_packet(&[IoSlice::new(bytes)]);
-    }
-    let cut = packet.cut(run);
-    match run.corrupt.and_then(|random| packet.corrupt_bit(run, random)) {
-        Some((at, bit)) => {
-            let mut payload = cut.payload.to_vec(); // rare; the original may be shared by other runs
-            payload[at] ^= bit;
-            device.write_packet(&[IoSlice::new(cut.headers()), IoSlice::new(&payload)])
-        }
-        None => device.write_packet(&[IoSlice::new(cut.headers()), IoSlice::new(cut.payload)]),
-    }
-}
-
-/// Memory worth touching before the start: what a full link holds, if it is fast enough for page faults to matter.
-fn touched_bytes(config: &crate::link::LinkConfig) -> u64 {
-    match config.rate_bps {
-        Some(_) => config.bytes_held_max().min(MEMORY_TOUCHED_BYTES_MAX),
-        None => 64 << 20,
+        Report::new(self.engine.name(), self.realtime, forward, backward)
     }
 }
 

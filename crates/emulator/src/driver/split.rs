@@ -1,0 +1,124 @@
+//! Packets in our memory: read from one TUN device, written to the other, and cut where the model says so.
+//!
+//! Per packet: one read, one write (two copies), ~1 us; a packet of up to 64 KiB counts as one.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::driver::{Clock, Direction, Engine, Waiting};
+use crate::limits::{MEMORY_SLACK_BYTES, MEMORY_TOUCHED_BYTES_MAX, READ_BATCH};
+use crate::link::{LinkConfig, LinkPair, Nanos, Run};
+use crate::memory::{Handle, PacketMemory};
+use crate::packet::Packet;
+use crate::tun::Tun;
+
+/// Two TUN devices and the packets on their way between them.
+#[derive(Debug)]
+pub struct SplitEngine {
+    devices: [Tun; 2],
+    memory: [PacketMemory; 2],
+}
+
+impl SplitEngine {
+    /// Between the devices of `near` and `far`; memory for what `link` can hold is touched now.
+    #[must_use]
+    pub fn new(near: Tun, far: Tun, link: &LinkPair) -> Self {
+        let memory = [&link.forward, &link.backward].map(|config| {
+            let held = config.bytes_held_max();
+            PacketMemory::new(held.saturating_add(MEMORY_SLACK_BYTES), touched_bytes(config))
+        });
+        Self { devices: [near, far], memory }
+    }
+}
+
+impl Engine for SplitEngine {
+    type Packet = Handle;
+
+    fn name(&self) -> &'static str {
+        "TUN, packets split where a segment is hit"
+    }
+
+    fn take(&mut self, side: usize, clock: &Clock, direction: &mut Direction<Handle>) -> bool {
+        let (device, memory) = (&self.devices[side], &mut self.memory[side]);
+        for _ in 0..READ_BATCH {
+            let now = clock.now();
+            let Some(room) = memory.room() else {
+                let mut lost = [0u8; 128]; // the kernel cuts the packet off
+                match device.read_packet(&mut lost) {
+                    Ok(_) => direction.own_drops += 1,
+                    Err(_) => return false,
+                }
+                continue;
+            };
+            match device.read_packet(room) {
+                Ok(len) => offer(now, len, memory, direction),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(_) => {
+                    direction.own_drops += 1;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn deliver(&mut self, side: usize, packet: Handle, run: &Run) -> bool {
+        let memory = &mut self.memory[side];
+        let written = write_run(&self.devices[1 - side], memory.bytes(packet), run);
+        memory.release(packet);
+        written.is_ok()
+    }
+
+    fn flush(&mut self, _side: usize) -> bool {
+        true
+    }
+
+    fn set(&mut self, side: usize, config: &LinkConfig) {
+        self.memory[side].set_bytes_max(config.bytes_held_max().saturating_add(MEMORY_SLACK_BYTES));
+    }
+
+    fn sources(&self) -> [BorrowedFd<'_>; 2] {
+        [self.devices[0].as_fd(), self.devices[1].as_fd()]
+    }
+}
+
+/// Takes the packet of `len` bytes just read into the memory's room.
+fn offer(now: Nanos, len: usize, memory: &mut PacketMemory, direction: &mut Direction<Handle>) {
+    let packet = memory.commit(len);
+    let Some(parsed) = Packet::parse(memory.bytes(packet)) else {
+        direction.own_drops += 1;
+        memory.release(packet);
+        return;
+    };
+    direction.link.offer(now, &parsed.train(), &mut direction.runs);
+    for run in direction.runs.drain(..) {
+        memory.share(packet);
+        direction.waiting.push_back(Waiting { run, packet });
+    }
+    memory.release(packet);
+}
+
+/// Writes the part of the packet in `bytes` that `run` names.
+fn write_run(device: &Tun, bytes: &[u8], run: &Run) -> io::Result<()> {
+    let Some(packet) = Packet::parse(bytes) else { return Ok(()) };
+    if packet.is_whole(run) {
+        return device.write_packet(&[IoSlice::new(bytes)]);
+    }
+    let cut = packet.cut(run);
+    match run.corrupt.and_then(|random| packet.corrupt_bit(run, random)) {
+        Some((at, bit)) => {
+            let mut payload = cut.payload.to_vec(); // rare; the original may be shared by other runs
+            payload[at] ^= bit;
+            device.write_packet(&[IoSlice::new(cut.headers()), IoSlice::new(&payload)])
+        }
+        None => device.write_packet(&[IoSlice::new(cut.headers()), IoSlice::new(cut.payload)]),
+    }
+}
+
+/// Memory worth touching before the start: what a full link holds, if it is fast enough for page faults to matter.
+fn touched_bytes(config: &LinkConfig) -> u64 {
+    match config.rate_bps {
+        Some(_) => config.bytes_held_max().min(MEMORY_TOUCHED_BYTES_MAX),
+        None => 64 << 20,
+    }
+}
