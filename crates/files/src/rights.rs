@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn a_thread_is_given_to_a_user_alone() {
         if !nix::unistd::Uid::effective().is_root() {
-            println!("skipped: taking on a user's rights needs root");
+            skipped("a_thread_is_given_to_a_user_alone", "root", "run the tests as root");
             return;
         }
         let nobody = UserRights::of("nobody").unwrap().unwrap();
@@ -76,5 +76,19 @@ mod tests {
         });
         assert!(!inner.join().unwrap(), "nobody reads what is root's");
         assert!(nix::unistd::Uid::effective().is_root(), "other threads keep theirs");
+    }
+
+    /// As the tests of the whole binary tell it: by name, on standard error and in the list that `LONGHAUL_SKIPS` names;
+    /// where nothing may be skipped it is a failure.
+    fn skipped(test: &str, needs: &str, remedy: &str) {
+        use std::io::Write;
+        let strict = ["CI", "LONGHAUL_REQUIRE_ALL"].iter().any(|name| std::env::var_os(name).is_some());
+        assert!(!strict, "{test} needs {needs}; {remedy}");
+        let line = format!("SKIPPED {test}: needs {needs}; {remedy}\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        if let Some(list) = std::env::var_os("LONGHAUL_SKIPS") {
+            let list = std::fs::OpenOptions::new().append(true).create(true).open(list);
+            list.and_then(|mut list| list.write_all(line.as_bytes())).unwrap();
+        }
     }
 }
