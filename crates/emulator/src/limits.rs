@@ -53,3 +53,13 @@ pub const NFQUEUE_SOCKET_BYTES: usize = 16 << 20;
 
 /// From this rate on the copies of a TUN device cost more of the machine than a link's user can spare.
 pub const HELD_FROM_RATE_BPS: u64 = 2_500_000_000;
+
+/// A driver that has just worked rests for this fraction of the delay: 50 us at 100 ms one way, far below the jitter of
+/// real paths of that length.
+pub const QUANTA_PER_DELAY: u32 = 2000;
+
+/// And for no longer than this: at 10 Gbit/s 80 full packets gather in it.
+pub const QUANTUM_MAX: Duration = Duration::from_micros(100);
+
+/// A shorter rest is not worth a timer.
+pub const QUANTUM_MIN_NS: u64 = 10_000;

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! While it searches, and where packets are lost at random, BBR is the better congestion control: it fills a path in a
-//! few round trips and does not take a lost packet for a full queue. Under a cap on a clean path CUBIC is: it has no
-//! cycles of its own. The governor says which.
+//! few round trips and does not take a lost packet for a full queue. Under a cap on a clean path CUBIC is, and where a
+//! buffer or a CPU holds the lanes below the path's rate: it has no cycles of its own. The governor says which.
 //!
 //! B is a rate of delivered bytes. What lanes lose to random loss, or leave out in their own cycles, the cap makes up
 //! for: while it cruises it is raised until as much comes through as intended. The idea of pacing just under the slowest part is Hiraki's (UsadaFox, 2010); the states are BBR's (Cardwell et al.,
@@ -77,6 +77,11 @@ pub struct Governor {
     /// What the cap is raised by so that the intended rate comes through.
     boost: f64,
     lossy: bool,
+    /// The best rate of this search, and when it last went up.
+    peak: f64,
+    last_rise: Nanos,
+    /// The search goes on, but something other than the path, a buffer or a CPU, is the limit.
+    is_flat: bool,
     /// When the path was last seen to lose packets for no reason, and to hold what it was given.
     last_random_loss: Nanos,
     last_in_full: Nanos,
@@ -105,6 +110,12 @@ const SHORTFALL: f64 = 0.05;
 /// A path on which nothing was lost for so long is clean.
 const CLEAN_AFTER: Duration = Duration::from_secs(10);
 
+/// A rate that has not gone up for so long will not by itself: BBR doubles each round trip, and new lanes show within
+/// the tuner's patience. Below the ten seconds after which BBR looks for its minimum.
+const FLAT_AFTER: Duration = Duration::from_secs(4);
+
+const FLAT_AFTER_RTTS: u32 = 16;
+
 const COMPETE_MIN: Duration = Duration::from_secs(10);
 const COMPETE_MAX: Duration = Duration::from_secs(120);
 
@@ -126,6 +137,9 @@ impl Default for Governor {
             compete_for: COMPETE_MIN,
             boost: 1.0,
             lossy: false,
+            peak: 0.0,
+            last_rise: 0,
+            is_flat: false,
             last_random_loss: 0,
             last_in_full: 0,
             cap: None,
@@ -148,6 +162,7 @@ impl Governor {
         self.adjust_boost(now, round, rate, standing);
         self.note_loss(now, &reading, round, rate, standing);
         self.state = self.next_state(now, &reading, round, rate, standing);
+        self.note_rise(now, round, rate);
         let gain = self.gain(now, round);
         self.cap = gain.map(|gain| self.bandwidth * gain * self.boost);
         self.cap
@@ -156,7 +171,7 @@ impl Governor {
     /// Whether the lanes should run BBR, rather than the system's choice.
     #[must_use]
     pub fn wants_bbr(&self) -> bool {
-        self.lossy || self.state == State::Search
+        self.lossy || (self.state == State::Search && !self.is_flat)
     }
 
     /// The cap as of the last tick.
@@ -298,6 +313,18 @@ impl Governor {
             self.lossy = true;
         } else if calm && self.lossy && now - self.last_random_loss > nanos(CLEAN_AFTER.max(round * 20)) {
             self.lossy = false;
+        }
+    }
+
+    /// BBR stops for a moment every ten seconds, all lanes at once, to see the least round-trip time again. Where the
+    /// search has come to its end without a queue there is nothing more for it to find.
+    fn note_rise(&mut self, now: Nanos, round: Duration, rate: f64) {
+        if self.state != State::Search {
+            (self.peak, self.last_rise, self.is_flat) = (0.0, now, false);
+        } else if rate > self.peak * NEWS {
+            (self.peak, self.last_rise) = (rate, now);
+        } else if now - self.last_rise > nanos(FLAT_AFTER.max(round * FLAT_AFTER_RTTS)) {
+            self.is_flat = true;
         }
     }
 

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
+use crate::limits::{QUANTA_PER_DELAY, QUANTUM_MAX, QUANTUM_MIN_NS};
 use crate::link::{Link, LinkConfig, LinkPair, Nanos, Run};
 use crate::loss::Dice;
 use crate::report::{DirectionReport, Lateness, Report};
@@ -187,6 +188,7 @@ impl<E: Engine> Driver<E> {
         self.realtime = realtime::raise_priority();
         // The default slack of 50 us would be added to every delivery.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
+        let mut woke_at = 0;
         loop {
             let mut more = false;
             for side in 0..2 {
@@ -196,7 +198,10 @@ impl<E: Engine> Driver<E> {
             if more {
                 continue;
             }
-            if self.sleep()? && !self.answer_requests() {
+            self.rest(woke_at);
+            let asked = self.sleep()?;
+            woke_at = self.clock.now();
+            if asked && !self.answer_requests() {
                 return Ok(());
             }
         }
@@ -214,6 +219,18 @@ impl<E: Engine> Driver<E> {
         }
         if any {
             direction.own_drops += u64::from(!self.engine.flush(side));
+        }
+    }
+
+    /// On a long link, lets packets gather until the next quantum after `woke_at`: a wake for each takes the CPU from the
+    /// hosts, and this much later nobody can tell.
+    fn rest(&self, woke_at: Nanos) {
+        let shortest = self.directions.iter().map(|d| d.link.config().delay).min().unwrap_or_default();
+        let quantum = (shortest / QUANTA_PER_DELAY).min(QUANTUM_MAX);
+        let next = woke_at.saturating_add(u64::try_from(quantum.as_nanos()).unwrap_or(u64::MAX));
+        let left = next.saturating_sub(self.clock.now());
+        if left > QUANTUM_MIN_NS {
+            std::thread::sleep(Duration::from_nanos(left));
         }
     }
 

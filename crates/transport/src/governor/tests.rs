@@ -134,3 +134,27 @@ proptest! {
         prop_assert!(queue * rtt_ms < (0.35 * rtt_ms).max(3.5), "{queue} RTT of queue");
     }
 }
+
+#[test]
+fn a_search_that_ends_without_a_queue_leaves_bbr_before_it_looks_for_its_minimum() {
+    // Buffers hold the lanes at 5 Gbit/s on a path of 10.
+    let mut governor = Governor::default();
+    let mut reading = PathReading {
+        rtt: Duration::from_millis(200),
+        min_rtt: Duration::from_millis(200),
+        ..PathReading::default()
+    };
+    let mut rate = 1e6;
+    for tick in 1..=90u64 {
+        rate = f64::min(rate * 1.4, 625e6);
+        reading.delivered += (rate / 10.0) as u64;
+        assert_eq!(governor.on_tick(tick * 100_000_000, reading), None);
+        assert!(tick > 40 || governor.wants_bbr(), "BBR while the rate rises");
+    }
+    assert!(!governor.wants_bbr());
+    // A lost packet that no queue explains: BBR is the one for it.
+    reading.delivered += 62_500_000;
+    reading.retransmitted += 1500;
+    governor.on_tick(91 * 100_000_000, reading);
+    assert!(governor.wants_bbr());
+}

@@ -118,7 +118,7 @@ impl Default for LaneSettings {
 impl LaneSettings {
     /// Threads that move this host's bytes.
     fn movers() -> usize {
-        std::thread::available_parallelism().map_or(1, usize::from).min(MOVERS_MAX)
+        std::thread::available_parallelism().map_or(2, |cores| 2 * usize::from(cores)).min(MOVERS_MAX)
     }
 
     fn socket_options(&self) -> LaneSocketOptions {
