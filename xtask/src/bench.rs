@@ -195,7 +195,7 @@ impl Series {
         for round in 1..=self.rounds {
             for tool in in_turn(&tools, round) {
                 *order += 1;
-                let stem = format!("{}-{}-round{round}", link.name().replace('%', "_"), data.name());
+                let stem = format!("{}-{}-round{round}", link.name().replace('%', ""), data.name());
                 let trace = self.out.join(format!("{stem}.trace.jsonl"));
                 let trace = (self.trace && tool == Tool::Longhaul).then_some(trace.as_path());
                 eprint!(
@@ -215,7 +215,7 @@ impl Series {
                     progress: false,
                 };
                 let run = self.course.run(&heat)?;
-                eprintln!("{}", course::in_words(&run));
+                eprintln!("{}", course::in_words(&run, data.amount()));
                 scenario.runs.push(run);
                 if let Some(trace) = trace {
                     let title = format!("longhaul cp over {}: {}", scenario.link.in_words(), data.name());

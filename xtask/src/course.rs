@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use longhaul_report::record::projected_seconds;
-use longhaul_report::{End, Run, Verdict};
+use longhaul_report::{Amount, End, Run, Verdict};
 
-use crate::data::{Amount, Comparison, Data, Links, arrived};
+use crate::data::{Comparison, Data, Links, arrived};
 use crate::limited::{Ended, Limited, Words, last_words};
 use crate::link::{Host, LinkShape, Network};
 use crate::server::{Access, remove};
@@ -50,6 +50,8 @@ struct Made {
     /// At the destination, for a run that was cut off.
     arrived: Amount,
     command: Vec<String>,
+    /// Its last words, where they were not shown already.
+    words: String,
     verdict: Verdict,
 }
 
@@ -67,10 +69,6 @@ impl Course {
         self.scratch.join("near")
     }
 
-    fn words(&self) -> PathBuf {
-        self.scratch.join("access/tool.log")
-    }
-
     /// Runs a tool. What goes wrong with the tool is in the run; an error is about the machine.
     pub(crate) fn run(&self, heat: &Heat<'_>) -> anyhow::Result<Run> {
         self.clear()?;
@@ -85,8 +83,7 @@ impl Course {
             order: heat.order,
             command: made.command,
             seconds: made.ended.seconds,
-            // Followed links can bring in more than the source has.
-            bytes: amount.bytes.min(whole.bytes),
+            bytes: amount.bytes,
             files: amount.files,
             end,
             remarks,
@@ -116,7 +113,7 @@ impl Course {
             progress: heat.progress,
         };
         let command = heat.tool.command(&job);
-        let log = self.words();
+        let log = self.scratch.join("access/tool.log");
         let shown = heat.progress && heat.tool == Tool::Longhaul;
         let words = if shown { Words::Shown } else { Words::Kept(&log) };
         let mut tool = Limited::start(&mut network.command(Host::Near, &command), words)?;
@@ -126,18 +123,19 @@ impl Course {
         drop(tool);
         drop(server);
         drop(network);
+        let words = if shown { String::new() } else { last_words(&log) };
         let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        Ok(Made { ended, arrived, command, verdict })
+        Ok(Made { ended, arrived, command, words, verdict })
     }
 
     fn judge(&self, heat: &Heat<'_>, made: &Made) -> anyhow::Result<(End, Vec<String>)> {
         let whole = heat.data.amount();
         let Some(status) = made.ended.status else {
-            let projected_seconds = projected_seconds(made.arrived.bytes, whole.bytes, made.ended.seconds);
+            let projected_seconds = projected_seconds(made.arrived, whole, made.ended.seconds);
             return Ok((End::Cut { projected_seconds }, Vec::new()));
         };
         if !status.success() {
-            return Ok((End::Failed { reason: failure(status, &last_words(&self.words())) }, Vec::new()));
+            return Ok((End::Failed { reason: failure(status, &made.words) }, Vec::new()));
         }
         let copy = self.destination().join(heat.data.file_name());
         let comparison = Comparison::of(heat.data.source(), &copy, heat.tool.links())?;
@@ -163,13 +161,13 @@ fn failure(status: ExitStatus, words: &str) -> String {
 }
 
 /// A run in a few words, for those who wait.
-pub(crate) fn in_words(run: &Run) -> String {
-    let rate = run.rate_bps().unwrap_or(0.0) / 1e6;
+pub(crate) fn in_words(run: &Run, whole: Amount) -> String {
+    let rate = run.rate_bps(whole.bytes).unwrap_or(0.0) / 1e6;
     let trust = if run.link.trusted { "" } else { "; the link is not to be trusted" };
     match &run.end {
         End::Complete => format!("{:.1} s, {rate:.0} Mbit/s, equal{trust}", run.seconds),
         End::Cut { projected_seconds: Some(whole) } => {
-            format!("cut off after {:.0} s, {rate:.1} Mbit/s, {whole:.0} s projected{trust}", run.seconds)
+            format!("cut off after {:.0} s, {whole:.0} s and {rate:.2} Mbit/s projected{trust}", run.seconds)
         }
         End::Cut { projected_seconds: None } => {
             format!("cut off after {:.0} s, nothing had arrived{trust}", run.seconds)

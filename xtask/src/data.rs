@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use longhaul_report::Amount;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
@@ -24,13 +25,6 @@ pub(crate) struct Data {
     source: PathBuf,
     tree: bool,
     amount: Amount,
-}
-
-/// Regular files and their bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Amount {
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
 }
 
 /// What a tool makes of symbolic links.

@@ -116,7 +116,7 @@ impl Demo {
             };
             eprintln!("  {} ...", tool.name());
             let run = course.run(&heat)?;
-            eprintln!("  {}: {}", tool.name(), course::in_words(&run));
+            eprintln!("  {}: {}", tool.name(), course::in_words(&run, data.amount()));
             if own && run.end == End::Complete {
                 let title = format!("longhaul cp over {}: {}", scenario.link.in_words(), data.name());
                 show::draw_trace(&trace, &scratch.join(format!("{}.svg", data.name())), &title)?;

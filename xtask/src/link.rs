@@ -221,6 +221,7 @@ impl Drop for Network {
 /// What `longhaul emulate show --json` prints, as far as it is kept.
 #[derive(Debug, Deserialize)]
 struct Shown {
+    engine: String,
     forward: Direction,
     backward: Direction,
     doubts: BTreeSet<String>,
@@ -245,8 +246,9 @@ struct Lateness {
 
 impl Shown {
     fn verdict(self) -> Verdict {
-        let both = [&self.forward, &self.backward];
+        let both = [self.forward, self.backward];
         Verdict {
+            engine: self.engine,
             trusted: self.doubts.is_empty(),
             packets_lost: both.iter().map(|d| d.counters.lost).sum(),
             packets_dropped: both.iter().map(|d| d.counters.dropped_queue).sum(),
@@ -335,6 +337,7 @@ mod tests {
         };
         let good = serde_json::from_str::<Shown>(&text("[]")).unwrap().verdict();
         let expected = Verdict {
+            engine: "TUN".to_owned(),
             trusted: true,
             doubts: Vec::new(),
             packets_lost: 7,

@@ -64,7 +64,7 @@ pub(crate) fn draw_trace(trace: &Path, out: &Path, title: &str) -> anyhow::Resul
 /// Draws a report's bars into a directory: a plot for each scenario, and one of all.
 pub(crate) fn draw_bars(report: &Report, directory: &Path) -> anyhow::Result<()> {
     for scenario in &report.scenarios {
-        let name = format!("{}.svg", scenario.name().replace([' ', '%', '/'], "_"));
+        let name = format!("{}.svg", scenario.name().replace('%', "").replace(' ', "-"));
         write(&directory.join(name), &plot::bars(scenario)?)?;
     }
     write(&directory.join("overview.svg"), &plot::overview(&report.scenarios)?)

@@ -13,6 +13,8 @@ pub mod summary;
 pub mod table;
 pub mod trace;
 
-pub use record::{Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Scenario, Verdict};
+pub use record::{
+    Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Scenario, Verdict,
+};
 pub use summary::Summary;
 pub use trace::Trace;

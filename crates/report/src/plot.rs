@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use plotters::style::FontTransform;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::record::{OURS, Scenario};
+use crate::record::{OURS, Run, Scenario};
 use crate::summary::Summary;
 use crate::trace::Trace;
 
@@ -29,9 +29,12 @@ const INK: RGBColor = RGBColor(0x26, 0x2b, 0x33);
 const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xec);
 
 /// Of one panel of bars.
-const PANEL_WIDTH: u32 = 640;
+const PANEL_WIDTH: u32 = 720;
 const BAR_HEIGHT: u32 = 30;
 const PANEL_MARGINS: u32 = 86;
+
+/// Of the width of the longest bar, so that what stands beside it has its place.
+const ROOM_FOR_LABELS: f64 = 1.45;
 
 /// Points of throughput are means over this: several samples, and below the time in which a rate changes visibly.
 const RATE_WINDOW_SECONDS: f64 = 0.3;
@@ -84,9 +87,9 @@ pub fn throughput(trace: &Trace, title: &str) -> Result<String, PlotError> {
             &top,
             "Mbit/s",
             end,
-            &[("on the lanes", RIVAL_COLOUR, wire), ("of files, stored", OWN_COLOUR, files)],
+            &[("on the lanes", RIVAL_COLOUR, 5, wire), ("of files, arrived", OWN_COLOUR, 2, files)],
         )?;
-        lines(&middle, "lanes", end, &[("", OWN_COLOUR, trace.value(|s| s.lanes.len() as f64))])?;
+        lines(&middle, "lanes", end, &[("", OWN_COLOUR, 2, trace.value(|s| s.lanes.len() as f64))])?;
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let sockets = trace.value(|s| mib(s.socket_bytes + s.far.map_or(0, |far| far.socket_bytes)));
         let inboxes = trace.value(|s| {
@@ -99,9 +102,9 @@ pub fn throughput(trace: &Trace, title: &str) -> Result<String, PlotError> {
             "MiB waiting",
             end,
             &[
-                ("received, in sockets", RGBColor(0xd9, 0x7b, 0x29), sockets),
-                ("in the program", RGBColor(0x3b, 0x8f, 0x5a), inboxes),
-                ("in the page cache, not on disk", RGBColor(0x8a, 0x5f, 0xb0), cache),
+                ("received, in sockets", RGBColor(0xd9, 0x7b, 0x29), 2, sockets),
+                ("in the program", RGBColor(0x3b, 0x8f, 0x5a), 2, inboxes),
+                ("in the page cache, not on disk", RGBColor(0x8a, 0x5f, 0xb0), 2, cache),
             ],
         )
     })
@@ -130,14 +133,15 @@ fn panel(area: &Area<'_>, scenario: &Scenario) -> Result<(), PlotError> {
     let summaries: Vec<&Summary> = scenario.summaries.iter().rev().collect(); // the first one on top
     let count = summaries.len().max(1);
     let wire = scenario.link.payload_bps() / 1e6;
-    let fastest = scenario.runs.iter().filter_map(|run| run.rate_bps()).fold(wire, |a, b| a.max(b / 1e6));
+    let rate = |run: &Run| run.rate_bps(scenario.data.bytes).map(|bps| bps / 1e6);
+    let fastest = scenario.runs.iter().filter_map(rate).fold(wire, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 16).into_font().color(&INK))
         .margin(8)
         .margin_right(16)
         .x_label_area_size(36)
         .y_label_area_size(96)
-        .build_cartesian_2d(0.0..fastest * 1.32, (0..count).into_segmented())?;
+        .build_cartesian_2d(0.0..fastest * ROOM_FOR_LABELS, 0.0..count as f64)?;
     chart
         .configure_mesh()
         .disable_y_mesh()
@@ -147,42 +151,34 @@ fn panel(area: &Area<'_>, scenario: &Scenario) -> Result<(), PlotError> {
         .x_labels(8)
         .x_label_formatter(&|x| format!("{x:.0}"))
         .x_desc("Mbit/s of payload")
-        .y_labels(count)
-        .y_label_formatter(&|y| match y {
-            SegmentValue::CenterOf(i) | SegmentValue::Exact(i) => {
-                summaries.get(*i).map_or_else(String::new, |s| s.tool.clone())
-            }
-            SegmentValue::Last => String::new(),
-        })
+        .y_labels(0)
         .label_style((FONT, 13).into_font().color(&INK))
         .draw()?;
-    chart.draw_series([PathElement::new(
-        vec![(wire, SegmentValue::Exact(0)), (wire, SegmentValue::Last)],
-        RIVAL_COLOUR.stroke_width(1),
-    )])?;
     for (i, summary) in summaries.iter().enumerate() {
+        let (low, middle, high) = (i as f64 + 0.22, i as f64 + 0.5, i as f64 + 0.78);
         let mean = summary.mbit_s_mean.unwrap_or(0.0);
         let colour = if summary.tool == OURS { OWN_COLOUR } else { RIVAL_COLOUR };
-        let next = if i + 1 < count { SegmentValue::Exact(i + 1) } else { SegmentValue::Last };
-        let mut bar = Rectangle::new([(0.0, SegmentValue::Exact(i)), (mean, next)], colour.filled());
-        bar.set_margin(6, 6, 0, 0);
-        chart.draw_series([bar])?;
+        chart.draw_series([Rectangle::new([(0.0, low), (mean, high)], colour.filled())])?;
         let own = scenario.runs.iter().filter(|run| run.tool == summary.tool);
-        let rates: Vec<f64> = own.filter_map(|run| run.rate_bps()).map(|bps| bps / 1e6).collect();
+        let rates: Vec<f64> = own.filter_map(rate).collect();
         if rates.len() > 1 {
-            let dots =
-                rates.iter().map(|rate| Circle::new((*rate, SegmentValue::CenterOf(i)), 2, INK.filled()));
-            chart.draw_series(dots)?;
+            chart.draw_series(rates.iter().map(|rate| Circle::new((*rate, middle), 2, INK.filled())))?;
         }
         let right = rates.iter().copied().fold(mean, f64::max);
-        chart.draw_series([EmptyElement::at((right, SegmentValue::CenterOf(i)))
-            + Text::new(label(summary), (7, 0), label_style())])?;
+        let name = EmptyElement::at((0.0, middle))
+            + Text::new(summary.tool.clone(), (-8, 0), text_style(HPos::Right));
+        let figure =
+            EmptyElement::at((right, middle)) + Text::new(label(summary), (7, 0), text_style(HPos::Left));
+        chart.draw_series([name])?;
+        chart.draw_series([figure])?;
     }
+    let limit = vec![(wire, 0.0), (wire, count as f64)];
+    chart.draw_series([PathElement::new(limit, INK.mix(0.5).stroke_width(1))])?;
     Ok(())
 }
 
-fn label_style() -> TextStyle<'static> {
-    (FONT, 13).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center))
+fn text_style(side: HPos) -> TextStyle<'static> {
+    (FONT, 13).into_font().color(&INK).pos(Pos::new(side, VPos::Center))
 }
 
 /// What stands beside a bar.
@@ -192,17 +188,18 @@ fn label(summary: &Summary) -> String {
         Some(rate) if rate >= 10.0 => format!("{rate:.0}"),
         Some(rate) => format!("{rate:.2}"),
     };
-    let cut = if summary.projected { ", cut off" } else { "" };
+    let cut = if summary.projected { ", projected" } else { "" };
     let clear = if summary.encrypted { "" } else { ", not encrypted" };
     let doubt = if summary.trusted < summary.runs { ", link not trusted" } else { "" };
     format!("{rate}{cut}{clear}{doubt}")
 }
 
-type Series<'a> = (&'a str, RGBColor, Vec<(f64, f64)>);
+/// Name, colour, width of the line, points.
+type Series<'a> = (&'a str, RGBColor, u32, Vec<(f64, f64)>);
 
 /// Lines over time, with a legend where they have names.
 fn lines(area: &Area<'_>, unit: &str, end: f64, series: &[Series<'_>]) -> Result<(), PlotError> {
-    let values = series.iter().flat_map(|(_, _, points)| points.iter().map(|point| point.1));
+    let values = series.iter().flat_map(|(_, _, _, points)| points.iter().map(|point| point.1));
     let top = values.fold(1.0, f64::max) * 1.1;
     let mut chart = ChartBuilder::on(area)
         .margin(6)
@@ -223,21 +220,22 @@ fn lines(area: &Area<'_>, unit: &str, end: f64, series: &[Series<'_>]) -> Result
         .axis_desc_style((FONT, 12).into_font().transform(FontTransform::None).color(&INK))
         .draw()?;
     let mut named = false;
-    for (name, colour, points) in series {
-        let drawn = chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
+    for (name, colour, width, points) in series {
+        let drawn =
+            chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(*width)))?;
         if !name.is_empty() {
             named = true;
-            let colour = *colour;
-            drawn
-                .label(*name)
-                .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], colour.stroke_width(2)));
+            let (colour, width) = (*colour, *width);
+            drawn.label(*name).legend(move |(x, y)| {
+                PathElement::new(vec![(x, y), (x + 16, y)], colour.stroke_width(width))
+            });
         }
     }
     if named {
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.85))
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.7))
             .label_font((FONT, 12).into_font().color(&INK))
             .draw()?;
     }
@@ -264,7 +262,7 @@ mod tests {
     fn bars_bear_names_figures_and_their_reservations() {
         let svg = bars(&example()).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-        for text in ["longhaul", "889", "1.33, cut off", "400, not encrypted", "failed", "loss 0.1 %"] {
+        for text in ["longhaul", "889", "1.33, projected", "400, not encrypted", "failed", "loss 0.1 %"] {
             assert!(svg.contains(text), "no `{text}` in {svg}");
         }
     }
@@ -287,6 +285,6 @@ mod tests {
             })
             .collect();
         let svg = throughput(&Trace { samples }, "1g-100ms").unwrap();
-        assert!(svg.contains("1g-100ms") && svg.contains("of files, stored") && svg.contains("<polyline"));
+        assert!(svg.contains("1g-100ms") && svg.contains("of files, arrived") && svg.contains("<polyline"));
     }
 }

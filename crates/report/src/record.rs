@@ -156,7 +156,7 @@ pub enum End {
     Complete,
     /// It was cut off at the time limit.
     Cut {
-        /// How long it would have taken had it gone on at its mean rate; none when nothing had arrived.
+        /// How long it would have taken had it gone on as before: [`projected_seconds`].
         projected_seconds: Option<f64>,
     },
     /// It failed, or the copy was not equal.
@@ -168,7 +168,10 @@ pub enum End {
 
 /// What the emulator says about a run over it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Verdict {
+    /// How it takes packets through the kernel.
+    pub engine: String,
     /// Whether the result can be trusted.
     pub trusted: bool,
     /// Why not.
@@ -181,27 +184,35 @@ pub struct Verdict {
     pub late_p99_us: u64,
 }
 
-/// How long a transfer of `total` bytes takes in all when `done` bytes took `seconds`: at the mean rate so far. That
-/// favours a tool whose start is its fastest part, and burdens one that starts slowly; with limits of many RTTs both are
-/// small. None when nothing was done.
+/// Regular files and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
+    /// How many.
+    pub files: u64,
+    /// Their length, together.
+    pub bytes: u64,
+}
+
+/// From so many files on their number says how far a copy is: those that are only begun, tens at the most, don't matter.
+const MANY_FILES: u64 = 1000;
+
+/// How long a copy of `whole` takes in all when `done` took `seconds`, at the same pace: a projection. None when nothing
+/// was done.
+///
+/// What costs time is bytes for some tools and files for others, and the first part of a tree has another mix of both
+/// than the rest. So of many files the share that is done is that of the bytes or that of the files, whichever is
+/// larger: the projection favours the tool that was cut off.
 #[must_use]
-pub fn projected_seconds(done: u64, total: u64, seconds: f64) -> Option<f64> {
-    // What is at the destination can be more than the source's length (journals, names of its own); the run has not
-    // ended, so it takes at least as long as it has.
-    (done > 0).then(|| seconds * (total as f64 / done as f64).max(1.0))
+pub fn projected_seconds(done: Amount, whole: Amount, seconds: f64) -> Option<f64> {
+    let share = |done: u64, whole: u64| if whole == 0 { 0.0 } else { done as f64 / whole as f64 };
+    let bytes = share(done.bytes, whole.bytes);
+    let files = if whole.files >= MANY_FILES { share(done.files, whole.files) } else { 0.0 };
+    // More than all can be there (journals, what links lead to); yet it has not ended: never shorter than it has run.
+    let share = bytes.max(files).min(1.0);
+    (share > 0.0).then(|| seconds / share)
 }
 
 impl Run {
-    /// Payload rate: of the whole for a run that ended, of the part until the cut for one that was cut off.
-    #[must_use]
-    pub fn rate_bps(&self) -> Option<f64> {
-        match self.end {
-            End::Failed { .. } => None,
-            _ if self.seconds > 0.0 => Some(self.bytes as f64 * 8.0 / self.seconds),
-            _ => None,
-        }
-    }
-
     /// Time for the whole: measured, or projected.
     #[must_use]
     pub fn whole_seconds(&self) -> Option<f64> {
@@ -209,6 +220,16 @@ impl Run {
             End::Complete => Some(self.seconds),
             End::Cut { projected_seconds } => projected_seconds,
             End::Failed { .. } => None,
+        }
+    }
+
+    /// Payload rate over the whole copy of `whole_bytes`, measured or projected. None for a run that failed.
+    #[must_use]
+    pub fn rate_bps(&self, whole_bytes: u64) -> Option<f64> {
+        match (&self.end, self.whole_seconds()) {
+            (End::Failed { .. }, _) => None,
+            (_, Some(seconds)) if seconds > 0.0 => Some(whole_bytes as f64 * 8.0 / seconds),
+            _ => Some(0.0),
         }
     }
 }
@@ -234,6 +255,14 @@ impl Link {
     }
 }
 
+impl Data {
+    /// All of it.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        Amount { files: self.files, bytes: self.bytes }
+    }
+}
+
 impl Scenario {
     /// `1g-100ms big`.
     #[must_use]
@@ -243,7 +272,7 @@ impl Scenario {
 
     /// Computes the summaries from the runs.
     pub fn derive(&mut self) {
-        self.summaries = Summary::all(&self.runs);
+        self.summaries = Summary::all(&self.runs, self.data.bytes);
     }
 }
 
@@ -347,23 +376,31 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_cut_run_is_projected_at_its_mean_rate() {
-        assert_eq!(projected_seconds(250, 1000, 30.0), Some(120.0));
-        assert_eq!(projected_seconds(0, 1000, 30.0), None);
-        assert_eq!(projected_seconds(1001, 1000, 30.0), Some(30.0), "never shorter than it has run");
+    fn a_cut_run_is_projected_at_its_pace() {
+        let amount = |files, bytes| Amount { files, bytes };
+        assert_eq!(projected_seconds(amount(1, 250), amount(1, 1000), 30.0), Some(120.0));
+        assert_eq!(projected_seconds(amount(1, 0), amount(1, 1000), 30.0), None, "one begun file is no file");
+        assert_eq!(projected_seconds(amount(2, 1001), amount(1, 1000), 30.0), Some(30.0));
+        let tree = amount(10_000, 1_000_000);
+        assert_eq!(projected_seconds(amount(2000, 100_000), tree, 30.0), Some(150.0), "files are ahead");
+        assert_eq!(projected_seconds(amount(1000, 200_000), tree, 30.0), Some(150.0), "bytes are ahead");
+        assert_eq!(projected_seconds(amount(0, 0), tree, 30.0), None);
+
         let cut = run("scp", 250_000_000, 30.0, End::Cut { projected_seconds: Some(120.0) });
         assert_eq!(cut.whole_seconds(), Some(120.0));
-        assert!((cut.rate_bps().unwrap_or_default() - 66.67e6).abs() < 1e5);
+        assert_eq!(cut.rate_bps(1_500_000_000), Some(100e6), "of the whole, not of what has arrived");
         let failed = run("scp", 1, 1.0, End::Failed { reason: "no".to_owned() });
-        assert_eq!((failed.rate_bps(), failed.whole_seconds()), (None, None));
+        assert_eq!((failed.rate_bps(1), failed.whole_seconds()), (None, None));
     }
 
     proptest! {
         #[test]
-        fn a_projection_is_never_shorter_than_the_run(done: u64, total: u64, seconds in 0.0f64..1e6) {
-            match projected_seconds(done, total, seconds) {
-                None => prop_assert_eq!(done, 0),
-                Some(whole) => prop_assert!(whole >= seconds && whole.is_finite()),
+        fn a_projection_is_never_shorter_than_the_run(
+            done in any::<(u32, u32)>(), whole in any::<(u32, u32)>(), seconds in 0.0f64..1e6
+        ) {
+            let amount = |(files, bytes): (u32, u32)| Amount { files: files.into(), bytes: bytes.into() };
+            if let Some(projected) = projected_seconds(amount(done), amount(whole), seconds) {
+                prop_assert!(projected >= seconds && projected.is_finite());
             }
         }
     }

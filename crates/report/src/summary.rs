@@ -20,7 +20,7 @@ pub struct Summary {
     /// Of them, those whose link the emulator vouches for. The others count in the figures: leaving out runs that the
     /// emulator could not follow would favour whoever is slow.
     pub trusted: u32,
-    /// Payload, mean over the runs that did not fail.
+    /// Payload, mean over the runs that did not fail; projected for those that were cut off.
     pub mbit_s_mean: Option<f64>,
     /// The same, median.
     pub mbit_s_median: Option<f64>,
@@ -34,9 +34,9 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// One for each tool, in the order of their first runs, longhaul first.
+    /// One for each tool that has copied `whole_bytes`, in the order of their first runs, longhaul first.
     #[must_use]
-    pub fn all(runs: &[Run]) -> Vec<Self> {
+    pub fn all(runs: &[Run], whole_bytes: u64) -> Vec<Self> {
         let mut tools: Vec<&str> = Vec::new();
         for run in runs {
             if !tools.contains(&run.tool.as_str()) {
@@ -44,7 +44,7 @@ impl Summary {
             }
         }
         tools.sort_by_key(|tool| *tool != OURS); // stable: the rivals keep their order
-        let mut summaries: Vec<Self> = tools.iter().map(|tool| Self::of(tool, runs)).collect();
+        let mut summaries: Vec<Self> = tools.iter().map(|tool| Self::of(tool, runs, whole_bytes)).collect();
         let best_rival = summaries
             .iter()
             .filter(|s| s.tool != OURS)
@@ -57,9 +57,10 @@ impl Summary {
         summaries
     }
 
-    fn of(tool: &str, runs: &[Run]) -> Self {
+    fn of(tool: &str, runs: &[Run], whole_bytes: u64) -> Self {
         let own: Vec<&Run> = runs.iter().filter(|run| run.tool == tool).collect();
-        let rates: Vec<f64> = own.iter().filter_map(|run| run.rate_bps()).map(|bps| bps / 1e6).collect();
+        let rates: Vec<f64> =
+            own.iter().filter_map(|run| run.rate_bps(whole_bytes)).map(|bps| bps / 1e6).collect();
         let times: Vec<f64> = own.iter().filter_map(|run| run.whole_seconds()).collect();
         let count = |test: &dyn Fn(&Run) -> bool| own.iter().filter(|run| test(run)).count() as u32;
         Self {
@@ -107,7 +108,7 @@ mod tests {
             run(OURS, 1000 * MB, 8.0, End::Complete),
             run("rsync", 0, 1.0, End::Failed { reason: "no".to_owned() }),
         ];
-        let all = Summary::all(&runs);
+        let all = Summary::all(&runs, 1000 * MB);
         let tools: Vec<&str> = all.iter().map(|s| s.tool.as_str()).collect();
         assert_eq!(tools, [OURS, "scp", "rsync"]);
         assert_eq!(all[0].mbit_s_mean, Some(900.0));
@@ -126,7 +127,7 @@ mod tests {
             run(OURS, 1000 * MB, 10.0, End::Complete),
             run("scp", 0, 60.0, End::Cut { projected_seconds: None }),
         ];
-        let all = Summary::all(&runs);
+        let all = Summary::all(&runs, 1000 * MB);
         assert_eq!(all[0].ratio_to_best_rival, None);
         assert_eq!((all[1].mbit_s_mean, all[1].seconds_median), (Some(0.0), None));
     }

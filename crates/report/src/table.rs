@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::record::{Environment, Report, Scenario};
+use crate::record::{End, Environment, Report, Run, Scenario};
 use crate::summary::Summary;
 
 /// A Markdown table with its columns padded; the first column is aligned left, the others right.
@@ -44,25 +44,7 @@ pub fn scenario(scenario: &Scenario) -> String {
     let head = ["tool", "time", "Mbit/s", "median", "x best rival", "encrypted", "complete", "trusted"];
     let rows: Vec<Vec<String>> = scenario.summaries.iter().map(row).collect();
     let mut text = markdown(&head, &rows);
-    let mut notes: Vec<String> = scenario
-        .runs
-        .iter()
-        .flat_map(|run| {
-            let failure = match &run.end {
-                crate::End::Failed { reason } => Some(format!("failed: {reason}")),
-                _ => None,
-            };
-            run.remarks
-                .iter()
-                .cloned()
-                .chain(failure)
-                .chain(
-                    run.link.doubts.iter().map(|doubt| format!("round {}: not trusted: {doubt}", run.round)),
-                )
-                .map(|remark| format!("{}: {remark}", run.tool))
-                .collect::<Vec<_>>()
-        })
-        .collect();
+    let mut notes: Vec<String> = scenario.runs.iter().flat_map(notes_of).collect();
     notes.extend(scenario.left_out.iter().map(|out| format!("{}: not run: {}", out.tool, out.reason)));
     let mut told: Vec<String> = Vec::new();
     for note in notes {
@@ -79,6 +61,18 @@ pub fn scenario(scenario: &Scenario) -> String {
     text
 }
 
+/// What must be known of a run besides its figures.
+fn notes_of(run: &Run) -> Vec<String> {
+    let mut notes: Vec<String> = run.remarks.iter().map(|remark| format!("{}: {remark}", run.tool)).collect();
+    if let End::Failed { reason } = &run.end {
+        notes.push(format!("{}: round {}: failed: {reason}", run.tool, run.round));
+    }
+    if !run.link.trusted {
+        notes.push(format!("{}: round {}: not trusted: {}", run.tool, run.round, run.link.doubts.join("; ")));
+    }
+    notes
+}
+
 fn row(summary: &Summary) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), significant);
     let time = match summary.seconds_median {
@@ -91,7 +85,7 @@ fn row(summary: &Summary) -> Vec<String> {
         time,
         number(summary.mbit_s_mean),
         number(summary.mbit_s_median),
-        summary.ratio_to_best_rival.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+        summary.ratio_to_best_rival.map_or_else(|| "-".to_owned(), significant),
         if summary.encrypted { "yes" } else { "no" }.to_owned(),
         format!("{}/{}", summary.complete, summary.runs),
         format!("{}/{}", summary.trusted, summary.runs),
@@ -145,8 +139,9 @@ fn environment(environment: &Environment) -> String {
     }
     text.push_str(
         "\nThe time of a run is that of its command, from start to exit. Mbit/s is payload: the source's bytes over \
-         the time, mean and median over the rounds. A run that reached the limit was ended; its rate is that of the bytes \
-         at the destination by then, and its time is projected at that rate. `x best rival` is the mean rate over that of \
+         the time, mean and median over the rounds. A run that reached the limit was ended, and time and rate of the whole are \
+         projected from the share of the bytes (in trees: of the bytes or of the files, whichever is larger) that was at \
+         the destination by then. `x best rival` is the mean rate over that of \
          the fastest other tool. `trusted` counts the runs for which the emulator found no fault of its own.\n",
     );
     text
@@ -216,7 +211,7 @@ mod tests {
         assert!(!line("longhaul").contains("projected"), "{text}");
         assert!(line("scp").contains("6000 s projected") && line("scp").contains("0/1"), "{text}");
         assert!(text.contains("- scp: round 1: not trusted: it stalled"), "{text}");
-        assert!(text.contains("- rsync: failed: exit code 12"), "{text}");
+        assert!(text.contains("- rsync: round 1: failed: exit code 12"), "{text}");
         assert!(text.contains("- none: not run: a | b"), "{text}");
     }
 

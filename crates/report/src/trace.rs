@@ -94,12 +94,14 @@ impl Trace {
         self.samples.last().map_or(0.0, |sample| sample.seconds)
     }
 
-    /// Growth of a counter in Mbit/s over time, each point over `window` seconds or more.
+    /// Growth of a counter in Mbit/s over time, from the beginning of the session, each point over `window` seconds or
+    /// more.
     #[must_use]
     pub fn rate(&self, window: f64, counter: impl Fn(&Sample) -> u64) -> Vec<(f64, f64)> {
         let mut points = Vec::new();
-        let Some(mut from) = self.samples.first() else { return points };
-        for sample in &self.samples[1..] {
+        let begin = Sample::default();
+        let mut from = &begin;
+        for sample in &self.samples {
             let seconds = sample.seconds - from.seconds;
             if seconds >= window {
                 let bytes = counter(sample).saturating_sub(counter(from));
@@ -145,6 +147,13 @@ mod tests {
             .collect();
         let trace = Trace { samples };
         assert_eq!(trace.rate(0.5, |s| s.done_bytes), [(0.25, 64.0), (0.75, 64.0)]);
+        let late =
+            Trace { samples: vec![Sample { seconds: 2.0, done_bytes: 1_000_000, ..Sample::default() }] };
+        assert_eq!(
+            late.rate(0.5, |s| s.done_bytes),
+            [(1.0, 4.0)],
+            "the session began before the first sample"
+        );
         assert!(Trace::default().rate(0.5, |s| s.done_bytes).is_empty());
     }
 
