@@ -3,9 +3,10 @@
 //! Nothing is decided here: bytes go in, and what was understood comes out as plain data, or encoded anew.
 
 use std::path::Path;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use bytes::{Bytes, BytesMut};
@@ -160,9 +161,25 @@ fn server_side() -> Side {
     Side::Server(UnbufferedServerConnection::new(Arc::clone(&ends().server)).expect("our own settings"))
 }
 
-fn now<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.expect("a runtime without drivers needs nothing").block_on(work)
+/// Runs `work` as far as it comes by itself; `None`: it waits for what nobody will do, where a connection would wait
+/// for its time limit.
+fn run_alone<T>(work: impl Future<Output = T>) -> Option<T> {
+    struct Woken(AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut work = pin!(work);
+    loop {
+        match work.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => return Some(result),
+            Poll::Pending if woken.0.swap(false, Ordering::SeqCst) => {}
+            Poll::Pending => return None,
+        }
+    }
 }
 
 /// A handshake whose peer says `bytes` and no more: whether it comes to its end, and what our side has said.
@@ -170,7 +187,7 @@ fn now<T>(work: impl Future<Output = T>) -> T {
 pub fn handshake_with(bytes: &[u8], as_server: bool) -> (bool, Vec<u8>) {
     let (side, wanted) = if as_server { (server_side(), None) } else { (client_side(), Some(Purpose::Lane)) };
     let mut stream = tokio::io::join(bytes, Vec::new());
-    let ended = now(shake_hands(&mut stream, side, wanted)).is_ok();
+    let ended = run_alone(shake_hands(&mut stream, side, wanted)).is_some_and(|end| end.is_ok());
     (ended, stream.into_inner().1)
 }
 
@@ -186,10 +203,11 @@ pub struct Harm {
     pub chunk: usize,
 }
 
-/// Which of client and server come to the end of a handshake with each other when the bytes each receives are harmed.
+/// Which of client and server come to the end of a handshake with each other when the bytes each receives are harmed;
+/// neither, where one waits for more bytes than there are.
 #[must_use]
 pub fn handshake_harmed(client: Harm, server: Harm) -> (bool, bool) {
-    let (near, far) = now(shake_both(client, server));
+    let (near, far) = run_alone(shake_both(client, server)).unwrap_or_default();
     (near.is_some(), far.is_some())
 }
 
@@ -252,6 +270,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Harmed<S> {
     }
 }
 
+/// A frame as it arrives: its header, written again, and its payload.
+pub type ArrivedFrame<'a> = ([u8; FRAME_HEADER_BYTES], &'a [u8]);
+
 /// Both ends of one direction of a lane: a peer with the right keys that says what it likes, and its reader.
 #[derive(Debug)]
 pub struct Lane {
@@ -268,7 +289,7 @@ impl Lane {
     #[must_use]
     pub fn open() -> Self {
         let unharmed = Harm { at: 0, with: 0, chunk: usize::MAX };
-        let (Some(client), Some(server)) = now(shake_both(unharmed, unharmed)) else {
+        let Some((Some(client), Some(server))) = run_alone(shake_both(unharmed, unharmed)) else {
             panic!("an undisturbed handshake fails")
         };
         Self { peer: client.keys, reader: server.keys, inbox: Inbox::new(&server.received) }
@@ -302,11 +323,11 @@ impl Lane {
         taken
     }
 
-    /// The next whole frame: its header, written again, and its payload.
+    /// The next whole frame.
     ///
     /// # Errors
     /// In words; the lane is at its end.
-    pub fn next_frame(&mut self) -> Result<Option<([u8; FRAME_HEADER_BYTES], &[u8])>, String> {
+    pub fn next_frame(&mut self) -> Result<Option<ArrivedFrame<'_>>, String> {
         let frame = self.inbox.next_frame(&mut self.reader).map_err(|e| e.to_string())?;
         Ok(frame.map(|frame| (frame.encode(), self.inbox.payload(&frame))))
     }
