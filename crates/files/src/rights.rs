@@ -35,11 +35,15 @@ impl UserRights {
         self.uid
     }
 
-    /// Gives the calling thread to the user. There is no way back.
+    /// Gives the calling thread to the user, if it is not the user's already: threads start with the rights of the
+    /// thread that starts them. There is no way back.
     ///
     /// # Errors
     /// When the process may not: it does not run as root.
     pub fn take_on(&self) -> io::Result<()> {
+        if self.has_thread() {
+            return Ok(());
+        }
         let check = |result: libc::c_long| {
             if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
         };
@@ -49,6 +53,19 @@ impl UserRights {
             check(libc::syscall(libc::SYS_setresgid, self.gid, self.gid, self.gid))?;
             check(libc::syscall(libc::SYS_setresuid, self.uid, self.uid, self.uid))
         }
+    }
+
+    /// Whether the calling thread is the user's, whichever way it looks.
+    fn has_thread(&self) -> bool {
+        // Only such a thread has three times this user and group, which is not root's: `take_on` has been here.
+        let (mut uids, mut gids) = ([0; 3], [0; 3]);
+        let [uid, effective, saved] = &mut uids;
+        // SAFETY: three places of the kernel's type each, which outlive the call.
+        let got_uids = unsafe { libc::syscall(libc::SYS_getresuid, uid, effective, saved) };
+        let [gid, effective, saved] = &mut gids;
+        // SAFETY: as above.
+        let got_gids = unsafe { libc::syscall(libc::SYS_getresgid, gid, effective, saved) };
+        got_uids == 0 && got_gids == 0 && self.uid != 0 && uids == [self.uid; 3] && gids == [self.gid; 3]
     }
 }
 
@@ -72,6 +89,10 @@ mod tests {
         assert_eq!(UserRights::of("no-such-user-here").unwrap(), None);
         let inner = std::thread::spawn(move || {
             nobody.take_on().unwrap();
+            // A thread of this one is nobody's from the start.
+            std::thread::scope(|scope| scope.spawn(|| nobody.take_on()).join().unwrap()).unwrap();
+            let root = UserRights::of("root").unwrap().unwrap();
+            assert!(root.take_on().is_err(), "there is no way back");
             std::fs::read("/etc/shadow").is_ok()
         });
         assert!(!inner.join().unwrap(), "nobody reads what is root's");

@@ -251,14 +251,24 @@ fn rights_of(grant: &Grant) -> Result<Option<UserRights>, String> {
             Err("your key has no user= option, which a server that root runs needs".to_owned())
         }
         None => Ok(None),
+        // Nothing to take on; where users make their own namespaces, root could not.
+        Some(user) if own_name().as_ref() == Some(user) => Ok(None),
         Some(user) if is_root => match UserRights::of(user) {
-            Ok(Some(rights)) => Ok(Some(rights)),
+            Ok(Some(rights)) => can_take_on(rights, user).map(Some),
             Ok(None) => Err(format!("your key's user `{user}` does not exist here")),
             Err(error) => Err(format!("your key's user `{user}` cannot be looked up: {error}")),
         },
-        Some(user) if own_name().as_ref() == Some(user) => Ok(None),
         Some(user) => Err(format!("your key is for user `{user}`, whose rights this server cannot take on")),
     }
+}
+
+/// Tries it: a session whose threads cannot take on the rights must not begin.
+fn can_take_on(rights: UserRights, user: &str) -> Result<UserRights, String> {
+    let tried = std::thread::spawn(move || rights.take_on().map(|()| rights)).join();
+    let tried = tried.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+    tried.map_err(|error| {
+        format!("this server cannot take on the rights of your key's user `{user}`: {error}")
+    })
 }
 
 struct ExportAccess {
