@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use longhaul_files::{Dir, Kind, Name, RelPath};
+use longhaul_files::{Dir, Kind, Name, RelPath, shown};
 
 use crate::target::Destination;
 use crate::walk::SourceRoot;
@@ -15,13 +15,13 @@ use crate::walk::SourceRoot;
 /// A path that does not fit the copy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PathError {
-    #[error("{} is not a directory", .0.display())]
+    #[error("{} is not a directory", shown(.0))]
     NotADirectory(PathBuf),
-    #[error("there is no {}", .0.display())]
+    #[error("there is no {}", shown(.0))]
     Absent(PathBuf),
-    #[error("cannot reach {}: {reason}", path.display())]
+    #[error("cannot reach {}: {reason}", shown(path))]
     Io { path: PathBuf, reason: String },
-    #[error("{} is no path for a copy: {reason}", path.display())]
+    #[error("{} is no path for a copy: {reason}", shown(path))]
     Bad { path: PathBuf, reason: String },
 }
 

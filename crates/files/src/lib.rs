@@ -19,4 +19,4 @@ pub mod rights;
 pub use attr::{Attr, Kind, Time, Xattr};
 pub use dir::Dir;
 pub use export::{Export, Exports};
-pub use name::{Name, RelPath};
+pub use name::{Name, RelPath, Shown, shown};

@@ -122,7 +122,32 @@ impl fmt::Debug for RelPath {
 
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.to_path_buf().display())
+        write!(f, "{}", shown(&self.to_path_buf()))
+    }
+}
+
+/// A name or path for people: control characters, and bytes that are no UTF-8, are escaped, so that no name can write
+/// to a terminal what it likes, and two names never look the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a>(&'a [u8]);
+
+/// Shows a path.
+pub fn shown<P: AsRef<Path> + ?Sized>(path: &P) -> Shown<'_> {
+    Shown(path.as_ref().as_os_str().as_bytes())
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c {
+                    '\'' | '"' => write!(f, "{c}")?,
+                    c => write!(f, "{}", c.escape_debug())?,
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
     }
 }
 
@@ -140,6 +165,13 @@ mod tests {
         for good in [&b"..."[..], b"a\nb", b"\xff\xfe", b" ", b"-rf", &[b'x'; 255]] {
             assert_eq!(Name::new(good).unwrap().as_bytes(), good);
         }
+    }
+
+    #[test]
+    fn what_is_shown_writes_nothing_to_a_terminal() {
+        let show = |bytes: &[u8]| shown(OsStr::from_bytes(bytes)).to_string();
+        assert_eq!(show(b"a/it's \"b\" \xc3\xbc"), "a/it's \"b\" \u{fc}");
+        assert_eq!(show(b"two\nlines \x1b[31m \xff\\"), r"two\nlines \u{1b}[31m \xff\\");
     }
 
     #[test]

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     match cli::Cli::parse().run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("longhaul: {error:#}");
+            eprintln!("{}", terminal::harmless(&format!("longhaul: {error:#}")));
             ExitCode::from(2)
         }
     }

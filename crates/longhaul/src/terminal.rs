@@ -70,6 +70,13 @@ impl Write for LogLine<'_> {
     }
 }
 
+/// A message without what would make a terminal do more than show it: it may quote a far host, or a name.
+pub(crate) fn harmless(text: &str) -> String {
+    let escape =
+        |c: char| if c.is_control() && c != '\n' { c.escape_debug().to_string() } else { c.to_string() };
+    text.chars().map(escape).collect()
+}
+
 /// The progress of one copy.
 #[derive(Debug)]
 pub(crate) struct ProgressLine {
