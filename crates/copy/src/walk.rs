@@ -142,8 +142,7 @@ impl Walk {
         if !self.options.follow_links {
             return Some(parent.child(name.clone()));
         }
-        let path = RelPath::default().join(name.clone());
-        match parent.open_beneath(&path).or_else(|_| Dir::open_path(&parent.path().join(name.as_os_str()))) {
+        match parent.open_dir_following(name) {
             Ok(dir) => Some(dir),
             Err(error) => {
                 self.problems.tell(parent.path().join(name.as_os_str()), cannot("open", &error));

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{AtFlags, CWD, Dir as ReadDir, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::attr::{Attr, Kind, Time, timestamps};
+use crate::attr::{Attr, Kind, Time, attr_of, timestamps};
 use crate::limits::OPEN_DIRS_MAX;
 use crate::name::{Name, RelPath};
 
@@ -36,11 +36,19 @@ enum Place {
     Top {
         fd: Arc<OwnedFd>,
         path: PathBuf,
+        within: Option<Within>,
     },
     Below {
         parent: Dir,
         name: Name,
     },
+}
+
+/// The tree that no link may lead out of, and where in it a top is.
+#[derive(Clone, Debug)]
+struct Within {
+    root: Arc<OwnedFd>,
+    below: RelPath,
 }
 
 /// The open descriptors of a tree's directories, the longest unused given up first.
@@ -109,11 +117,54 @@ impl Dir {
     /// As `open(2)`.
     pub fn open_path(path: &std::path::Path) -> io::Result<Self> {
         let fd = rustix::fs::openat(CWD, path, DIR_FLAGS, Mode::empty())?;
-        Ok(Self::top(fd, path.to_owned()))
+        Ok(Self::top(fd, path.to_owned(), None))
     }
 
-    fn top(fd: OwnedFd, path: PathBuf) -> Self {
-        Self(Arc::new(Node { id: 0, place: Place::Top { fd: Arc::new(fd), path }, cache: Arc::default() }))
+    /// As [`open_path`](Self::open_path); but from there on also the operations that follow links (`*_following`)
+    /// reach nothing outside.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open_confined(path: &std::path::Path) -> io::Result<Self> {
+        let fd = Arc::new(rustix::fs::openat(CWD, path, DIR_FLAGS, Mode::empty())?);
+        let within = Some(Within { root: Arc::clone(&fd), below: RelPath::default() });
+        let place = Place::Top { fd, path: path.to_owned(), within };
+        Ok(Self(Arc::new(Node { id: 0, place, cache: Arc::default() })))
+    }
+
+    fn top(fd: OwnedFd, path: PathBuf, within: Option<Within>) -> Self {
+        let place = Place::Top { fd: Arc::new(fd), path, within };
+        Self(Arc::new(Node { id: 0, place, cache: Arc::default() }))
+    }
+
+    /// The tree that `path`, below this directory, is confined to, and where in it that is.
+    fn within(&self, path: &RelPath) -> Option<Within> {
+        let mut names = Vec::new();
+        let mut at = self;
+        let within = loop {
+            match &at.0.place {
+                Place::Top { within, .. } => break within.as_ref()?,
+                Place::Below { parent, name } => {
+                    names.push(name);
+                    at = parent;
+                }
+            }
+        };
+        let names = names.into_iter().rev().chain(path.names());
+        let below = names.fold(within.below.clone(), |below, name| below.join(name.clone()));
+        Some(Within { root: Arc::clone(&within.root), below })
+    }
+
+    /// Opens what is called `name`, or what a link of that name leads to.
+    fn follow(&self, name: &Name, flags: OFlags) -> io::Result<OwnedFd> {
+        let Some(Within { root, below }) = self.within(&RelPath::default().join(name.clone())) else {
+            return Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::empty())?);
+        };
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match rustix::fs::openat2(&*root, below.to_path_buf(), flags, Mode::empty(), beneath) {
+            Err(Errno::XDEV) => Err(io::Error::other("it leads out of the export")),
+            opened => Ok(opened?),
+        }
     }
 
     /// Opens what `path` names below this directory, as the top of a tree of its own. Links are followed as long as
@@ -124,7 +175,18 @@ impl Dir {
     pub fn open_beneath(&self, path: &RelPath) -> io::Result<Self> {
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let fd = rustix::fs::openat2(&*self.fd()?, path.to_path_buf(), DIR_FLAGS, Mode::empty(), beneath)?;
-        Ok(Self::top(fd, self.path().join(path.to_path_buf())))
+        let shown = path.names().iter().fold(self.path(), |shown, name| shown.join(name.as_os_str()));
+        Ok(Self::top(fd, shown, self.within(path)))
+    }
+
+    /// Opens the directory called `name`, or that a link of that name leads to, as the top of a tree of its own.
+    ///
+    /// # Errors
+    /// As `open(2)`, and for a link that leads out of a confined tree.
+    pub fn open_dir_following(&self, name: &Name) -> io::Result<Self> {
+        let fd = self.follow(name, DIR_FLAGS)?;
+        let within = self.within(&RelPath::default().join(name.clone()));
+        Ok(Self::top(fd, self.path().join(name.as_os_str()), within))
     }
 
     /// The directory called `name` in this one; opened when it is needed.
@@ -193,15 +255,15 @@ impl Dir {
         }
     }
 
-    /// As [`attr`](Self::attr), of what a link leads to. For trees of the user's own only.
+    /// As [`attr`](Self::attr), of what a link leads to.
     ///
     /// # Errors
-    /// As `fstatat(2)`, but for "no such file".
+    /// As `fstat(2)`, but for "no such file", and for a link that leads out of a confined tree.
     pub fn attr_following(&self, name: &Name) -> io::Result<Option<Attr>> {
-        match rustix::fs::statat(&*self.fd()?, name.as_os_str(), AtFlags::empty()) {
-            Ok(stat) => Attr::from_stat(&stat).map(Some).ok_or_else(|| io::ErrorKind::Unsupported.into()),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error.into()),
+        match self.follow(name, OFlags::PATH | OFlags::CLOEXEC) {
+            Ok(fd) => attr_of(fd).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -232,13 +294,13 @@ impl Dir {
         Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::empty())?.into())
     }
 
-    /// As [`open_file`](Self::open_file), through a link. For trees of the user's own only.
+    /// As [`open_file`](Self::open_file), through a link.
     ///
     /// # Errors
-    /// As `open(2)`.
+    /// As `open(2)`, and for a link that leads out of a confined tree.
     pub fn open_file_following(&self, name: &Name) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-        Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::empty())?.into())
+        Ok(self.follow(name, flags)?.into())
     }
 
     /// Opens a file for reading and writing, and makes it (mode 0600) when it is not there; `exclusive`: it must not
@@ -464,6 +526,45 @@ mod tests {
         assert!(dir.set_mode(&name("out"), 0o777).is_err());
         let mode = std::fs::metadata(temp.path().join("secret")).unwrap().permissions().mode();
         assert_ne!(mode & 0o777, 0o777);
+    }
+
+    #[test]
+    fn following_in_a_confined_tree_leads_nowhere_out() {
+        let (temp, _) = tree();
+        let top = temp.path().join("top");
+        std::fs::write(top.join("inside"), "i").unwrap();
+        for (to, link) in [
+            ("../../secret", "a/out"),
+            ("../..", "a/up"),
+            ("/etc", "a/abs"),
+            ("../inside", "a/in"),
+            ("../a/b", "a/dir"),
+            ("gone", "a/broken"),
+        ] {
+            symlink(to, top.join(link)).unwrap();
+        }
+        let dir = Dir::open_confined(&top).unwrap();
+        // However one has come there.
+        for a in [
+            dir.child(name("a")),
+            dir.open_beneath(&rel("a")).unwrap(),
+            dir.open_dir_following(&name("a")).unwrap(),
+        ] {
+            for out in ["out", "up", "abs"] {
+                let error = a.attr_following(&name(out)).unwrap_err();
+                assert!(error.to_string().contains("leads out of the export"), "{out}: {error}");
+                assert!(
+                    a.open_file_following(&name(out)).is_err() && a.open_dir_following(&name(out)).is_err()
+                );
+            }
+            assert_eq!(a.attr_following(&name("in")).unwrap().unwrap().kind, Kind::File);
+            assert_eq!(io::read_to_string(a.open_file_following(&name("in")).unwrap()).unwrap(), "i");
+            assert!(a.open_dir_following(&name("dir")).is_ok());
+            assert_eq!(a.attr_following(&name("broken")).unwrap(), None);
+        }
+        // One's own trees have no such bounds.
+        let own = Dir::open_path(&top).unwrap().child(name("a"));
+        assert_eq!(own.attr_following(&name("out")).unwrap().unwrap().kind, Kind::File);
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! The directories a server shows, by name.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use longhaul_transport::identity::Grant;
 
 use crate::dir::Dir;
-use crate::name::{Name, NameError, RelPath};
+use crate::name::{Name, NameError, RelPath, shown};
 
 /// One exported directory.
 #[derive(Clone, Debug)]
@@ -116,31 +118,28 @@ impl Exports {
         grant: &Grant,
         to_write: bool,
     ) -> Result<(Dir, RelPath), ExportError> {
-        let shown = || String::from_utf8_lossy(asked).into_owned();
+        let asked_for = || shown(OsStr::from_bytes(asked)).to_string();
         let trimmed = asked.strip_prefix(b"/").unwrap_or(asked);
-        let path = RelPath::new(trimmed).map_err(|reason| ExportError::BadPath { path: shown(), reason })?;
+        let path =
+            RelPath::new(trimmed).map_err(|reason| ExportError::BadPath { path: asked_for(), reason })?;
         let visible = |name: &Name| grant.allows_export(&String::from_utf8_lossy(name.as_bytes()));
         let found =
             path.names().first().filter(|name| visible(name)).and_then(|name| self.0.get_key_value(name));
         let Some((name, export)) = found else {
-            let names: Vec<_> = self
-                .0
-                .keys()
-                .filter(|n| visible(n))
-                .map(|n| format!("`{}`", n.as_os_str().display()))
-                .collect();
+            let names: Vec<_> =
+                self.0.keys().filter(|n| visible(n)).map(|n| format!("`{}`", shown(n.as_os_str()))).collect();
             let known = if names.is_empty() {
                 "there are none".to_owned()
             } else {
                 format!("there are: {}", names.join(", "))
             };
-            return Err(ExportError::NoExport { asked: shown(), known });
+            return Err(ExportError::NoExport { asked: asked_for(), known });
         };
         let name = name.as_os_str().display().to_string();
         if to_write && (export.read_only || grant.read_only) {
             return Err(ExportError::ReadOnly(name));
         }
-        let dir = Dir::open_path(&export.path).map_err(|source| ExportError::Open { name, source })?;
+        let dir = Dir::open_confined(&export.path).map_err(|source| ExportError::Open { name, source })?;
         let below = path.names()[1..].iter().cloned().fold(RelPath::default(), RelPath::join);
         Ok((dir, below))
     }
