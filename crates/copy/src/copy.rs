@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::destination;
 use crate::exclude::Excludes;
 use crate::limits::WALKED_ENTRIES_MAX;
-use crate::message::{Ask, Direction, Start, Started, Watch, Watched};
+use crate::message::{Ask, Direction, Problems as WireProblems, Start, Started, Watch, Watched};
 use crate::options::CopyOptions;
 use crate::progress::{Problem, Problems, Progress, ProgressNow};
 use crate::source::{CopyError, Source};
@@ -201,9 +201,14 @@ impl Copy {
         };
         self.start(session, start).await?;
         tokio::select! {
-            () = target.whole() => Ok(()),
-            end = session.ended() => Err(CopyError::Session(end.into())),
+            () = target.whole() => {}
+            end = session.ended() => return Err(CopyError::Session(end.into())),
         }
+        if target.sender_failed() {
+            // Which files these are, and why, must have come before this ends.
+            session.request(Ask::Problems(WireProblems::default()).into_bytes()).await?;
+        }
+        Ok(())
     }
 
     async fn start(&self, session: &Session, start: Start) -> Result<(), CopyError> {

@@ -10,7 +10,7 @@
 //! | [`copy`] | a copy as the client starts it | |
 //! | [`station`] | one end of the session: hands requests and bytes to its engine | |
 //! | `source`, `walk` | the sending end | |
-//! | `target`, `partial` | the receiving end | |
+//! | `target`, `partial`, `rivals` | the receiving end | |
 //! | `destination` | what a path in a copy means | |
 //! | `message` | requests and replies | pure |
 //! | `journal`, `ranges` | what has arrived | pure |
@@ -31,6 +31,7 @@ pub mod options;
 mod partial;
 pub mod progress;
 mod ranges;
+mod rivals;
 mod source;
 pub mod station;
 mod target;

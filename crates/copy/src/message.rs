@@ -12,7 +12,8 @@
 //!   End {number of offers} ---------------->        answered when all is in its place
 //!         <--------------------------------- Finished
 //!
-//! server -> client: Problems {what went wrong there}
+//! server -> client: Problems {what went wrong there}, all that it knows of before it sends End or Finished
+//! client -> server: Problems {}, answered when the client has been told all of the server's
 //! client -> server: Watch -> Watched {buffers of the server}, for a trace
 //! ```
 

@@ -87,6 +87,26 @@ fn has_checksum(part: &File, record: &JournalRecord) -> io::Result<bool> {
     Ok(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &bytes) == record.checksum)
 }
 
+/// Which file it is: its file system and its number there.
+pub(crate) type FileId = (u64, u64);
+
+/// The partial file of `name`, when another copy is writing it.
+pub(crate) fn held_by_another(dir: &Dir, name: &Name) -> io::Result<Option<FileId>> {
+    let part = match dir.open_file(&own_name(name, ".part")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        part => part?,
+    };
+    match rustix::fs::flock(&part, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::AGAIN) => file_id(&part).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn file_id(file: &File) -> io::Result<FileId> {
+    let attr = longhaul_files::attr::attr_of(file)?;
+    Ok((attr.device, attr.inode))
+}
+
 /// A random number that the kernel draws at each start.
 fn boot_id() -> Option<[u8; 16]> {
     static BOOT: OnceLock<Option<[u8; 16]>> = OnceLock::new();
@@ -201,6 +221,11 @@ impl Partial {
             *end += journal::RECORD_BYTES as u64;
         }
         Ok(())
+    }
+
+    /// Whether its file is this one.
+    pub(crate) fn is(&self, id: FileId) -> bool {
+        file_id(&self.buffered).is_ok_and(|own| own == id)
     }
 
     /// Whether a later run can go on from here.

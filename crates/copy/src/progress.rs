@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc, watch};
 
 /// Counters of one end; they only grow.
 #[derive(Debug, Default)]
@@ -77,6 +77,16 @@ pub struct Problem {
 pub(crate) struct Problems {
     told: mpsc::UnboundedSender<Problem>,
     progress: Arc<Progress>,
+    /// At a server, whose problems travel to the client.
+    passing: Option<Arc<Passing>>,
+}
+
+/// How far a server's problems have come on their way to the client.
+#[derive(Debug, Default)]
+struct Passing {
+    told: AtomicU64,
+    passed: watch::Sender<u64>,
+    hurry: Notify,
 }
 
 impl Problems {
@@ -84,13 +94,48 @@ impl Problems {
     /// rest is only counted.
     pub(crate) fn new(progress: Arc<Progress>) -> (Self, mpsc::UnboundedReceiver<Problem>) {
         let (told, receiver) = mpsc::unbounded_channel();
-        (Self { told, progress }, receiver)
+        (Self { told, progress, passing: None }, receiver)
+    }
+
+    /// As [`new`](Self::new), where those that come out are passed on to the client.
+    pub(crate) fn for_client(progress: Arc<Progress>) -> (Self, mpsc::UnboundedReceiver<Problem>) {
+        let (problems, receiver) = Self::new(progress);
+        (Self { passing: Some(Arc::default()), ..problems }, receiver)
+    }
+
+    /// So many more have reached the client.
+    pub(crate) fn note_passed(&self, count: u64) {
+        if let Some(passing) = &self.passing {
+            passing.passed.send_modify(|passed| *passed = passed.saturating_add(count));
+        }
+    }
+
+    /// Resolves when somebody waits for all to be passed on.
+    pub(crate) async fn hurry(&self) {
+        match &self.passing {
+            Some(passing) => passing.hurry.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until the client has all that were told so far. An end that is told only afterwards leaves none behind.
+    pub(crate) async fn all_passed(&self) {
+        let Some(passing) = &self.passing else { return };
+        let told = passing.told.load(Ordering::SeqCst);
+        let mut passed = passing.passed.subscribe();
+        if *passed.borrow_and_update() < told {
+            passing.hurry.notify_one();
+            let _ = passed.wait_for(|passed| *passed >= told).await; // the sender lives in `self`
+        }
     }
 
     pub(crate) fn tell(&self, path: impl Into<PathBuf>, reason: impl std::fmt::Display) {
         let before = self.progress.problems.fetch_add(1, Ordering::Relaxed);
         if before < crate::limits::PROBLEMS_TOLD_MAX as u64 {
             let problem = Problem { path: path.into(), reason: reason.to_string() };
+            if let Some(passing) = &self.passing {
+                passing.told.fetch_add(1, Ordering::SeqCst);
+            }
             let _ = self.told.send(problem); // nobody listens any more: the copy has been given up
         }
     }

@@ -79,7 +79,9 @@ struct Offered {
 impl Offered {
     fn of(entry: &WireEntry) -> Self {
         let is_directory = matches!(entry.kind(), WireKind::Dir | WireKind::DirEnd);
-        Self { id: entry.id, size: entry.size, is_directory, data: entry.data.clone() }
+        // Another name of a file adds no bytes.
+        let size = if entry.hard_link_to == 0 { entry.size } else { 0 };
+        Self { id: entry.id, size, is_directory, data: entry.data.clone() }
     }
 }
 
@@ -138,6 +140,7 @@ impl Source {
         let finished = async {
             // The feeder ends when nothing more can come.
             let offers = self.offer_all(session, &mut found, feed).await?;
+            self.problems.all_passed().await;
             let reply = session.request(Ask::End(End { offers }).into_bytes()).await?;
             Finished::decode(reply).map_err(|_| CopyError::Protocol)
         };

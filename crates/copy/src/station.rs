@@ -66,6 +66,8 @@ pub struct Station {
     /// The engine has been set, or there will be none.
     started: Notify,
     refused: OnceLock<String>,
+    /// Problems of this end, at a server: where they are told before an end is.
+    own_problems: OnceLock<Problems>,
     /// Problems the peer tells.
     told: mpsc::UnboundedSender<Problem>,
     progress: Arc<Progress>,
@@ -96,6 +98,7 @@ impl Station {
             engine: OnceLock::new(),
             started: Notify::new(),
             refused: OnceLock::new(),
+            own_problems: OnceLock::new(),
             told,
             progress,
         }
@@ -151,6 +154,9 @@ impl Station {
                     self.progress.problems.fetch_add(1, Ordering::Relaxed);
                     let _ = self.told.send(Problem { path: path_from(&path), reason }); // nobody listens any more
                 }
+                if let Some(own) = self.own_problems.get() {
+                    own.all_passed().await;
+                }
                 Bytes::new()
             }
             Some(Ask::Watch(_)) => watched(&session).encode_to_vec().into(),
@@ -178,15 +184,17 @@ impl Station {
             return Err("the copy names no path, or too many".to_owned());
         }
         let direction = Direction::try_from(start.direction).map_err(|_| "an unknown kind of copy")?;
-        let (problems, told) = Problems::new(Arc::clone(&self.progress));
-        let station = Arc::clone(&self);
+        let (problems, told) = Problems::for_client(Arc::clone(&self.progress));
+        let _ = self.own_problems.set(problems.clone()); // a second start is refused before
+        let passed_on = problems.clone();
+        let (station, client) = (Arc::clone(&self), session.clone());
         // Paths are looked up with the user's rights.
         let prepared = on_user_thread(Arc::clone(&self.access), move |access| match direction {
-            Direction::Push => station.prepare_push(access, &start, problems).map(|()| None),
+            Direction::Push => station.prepare_push(access, client, &start, problems).map(|()| None),
             Direction::Pull => Ok(Some(prepare_pull(access, &start, problems)?)),
         });
         let walk = prepared.await?;
-        tokio::spawn(pass_on_problems(session.clone(), told));
+        tokio::spawn(pass_on_problems(session.clone(), passed_on, told));
         if let Some(prepared) = walk {
             self.begin_pull(session.clone(), prepared);
         }
@@ -196,6 +204,7 @@ impl Station {
     fn prepare_push(
         &self,
         access: &Arc<dyn Access>,
+        client: Session,
         start: &Start,
         problems: Problems,
     ) -> Result<(), String> {
@@ -207,6 +216,7 @@ impl Station {
         let enter = move || access.enter_thread();
         let target = Target::start(destination, options, problems, Arc::clone(&self.progress), enter)
             .map_err(|error| format!("the server cannot begin: {error}"))?;
+        target.set_session(client);
         self.set_target(target);
         Ok(())
     }
@@ -276,9 +286,15 @@ async fn on_user_thread<T: Send + 'static>(
 }
 
 /// Sends this server's problems to the client, those of a tenth of a second together.
-async fn pass_on_problems(session: Session, mut told: mpsc::UnboundedReceiver<Problem>) {
-    while let Some(first) = told.recv().await {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+async fn pass_on_problems(session: Session, passing: Problems, mut told: mpsc::UnboundedReceiver<Problem>) {
+    while let Some(first) = tokio::select! {
+        first = told.recv() => first,
+        _ = session.ended() => None,
+    } {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            () = passing.hurry() => {}
+        }
         let mut problems = vec![wire(first)];
         let mut bytes = 0;
         while bytes < 32 << 10
@@ -288,10 +304,13 @@ async fn pass_on_problems(session: Session, mut told: mpsc::UnboundedReceiver<Pr
             bytes += problem.encoded_len();
             problems.push(problem);
         }
+        let count = problems.len() as u64;
         if session.request(Ask::Problems(WireProblems { problems }).into_bytes()).await.is_err() {
-            return;
+            break;
         }
+        passing.note_passed(count);
     }
+    passing.note_passed(u64::MAX); // nobody waits for a client that has gone
 }
 
 fn wire(problem: Problem) -> WireProblem {

@@ -21,21 +21,22 @@ use std::time::{Duration, Instant};
 use longhaul_files::attr::{set_mode, set_modified, set_owner, set_xattr};
 use longhaul_files::dir::is_on_local_disk;
 use longhaul_files::{Attr, Dir, Kind, Name};
-use longhaul_transport::Stored;
 use longhaul_transport::limits::ALIGNMENT;
+use longhaul_transport::{Session, Stored};
 use tokio::sync::{Notify, oneshot};
 
 use crate::bundle;
 use crate::journal::JournalRecord;
 use crate::limits::{
     BUNDLED_FILE_MAX, DIRECT_FILE_MIN, FINISHERS, FINISHING_MAX, HARD_LINKS_WAITING_MAX, OFFERS_OPEN_MAX,
-    WRITE_BACK_BYTES,
+    RIVALS_PATIENCE, WRITE_BACK_BYTES,
 };
 use crate::message::{Entry, Finished, Meta, Want, Wants, What, WireRanges, to_wire_ranges};
 use crate::options::{CopyOptions, Existing, Sync, Writing};
-use crate::partial::{Partial, PartialError, SourceVersion, left_over, temporary_name};
+use crate::partial::{FileId, Partial, PartialError, SourceVersion, left_over, temporary_name};
 use crate::progress::{Problems, Progress, count};
 use crate::ranges::RangeSet;
+use crate::rivals;
 use crate::source::BUNDLE;
 use crate::walk::cannot;
 
@@ -205,6 +206,10 @@ pub(crate) struct Target {
     temporary: AtomicU64,
     /// The file system makes no unnamed files.
     names_needed: AtomicBool,
+    /// The client's, at a server, until it ends.
+    session: Mutex<Option<Session>>,
+    /// The sender could not read a file that it had offered.
+    sender_failed: AtomicBool,
 }
 
 impl Target {
@@ -245,6 +250,8 @@ impl Target {
             is_whole: AtomicBool::new(false),
             temporary: AtomicU64::new(0),
             names_needed: AtomicBool::new(false),
+            session: Mutex::default(),
+            sender_failed: AtomicBool::new(false),
             settings,
         });
         let plan = Planner::new(&target, destination);
@@ -269,8 +276,33 @@ impl Target {
         Ok(target)
     }
 
+    /// This copy is of a server's client, who may vanish; see [`rivals`].
+    pub(crate) fn set_session(self: &Arc<Self>, session: Session) {
+        *lock(&self.session) = Some(session);
+        rivals::enter(self);
+    }
+
+    /// Gives up the file whose partial file is `part`, for another copy to go on with, if this copy's client has gone.
+    pub(crate) fn let_go(&self, part: FileId) {
+        let client_has_gone = lock(&self.session).as_ref().is_some_and(|session| session.lane_count() == 0);
+        if !client_has_gone {
+            return;
+        }
+        let large = |(id, incoming): (&u64, &Incoming)| match incoming {
+            Incoming::Large(file) => Some((*id, Arc::clone(file))),
+            Incoming::Small(_) => None,
+        };
+        let files: Vec<_> = lock(&self.files).iter().filter_map(large).collect();
+        let held = files.iter().find(|(_, file)| lock(&file.state).open.as_ref().is_some_and(|p| p.is(part)));
+        if let Some((id, file)) = held {
+            let reason = "not copied: a newer copy of it has taken over".to_owned();
+            self.fail_file(*id, &file.path(), reason);
+        }
+    }
+
     /// Ends the threads; what is under way stays for a later run.
     pub(crate) fn stop(&self) {
+        lock(&self.session).take();
         lock(&self.planner).take();
         lock(&self.finishers).take();
         lock(&self.files).clear();
@@ -289,6 +321,7 @@ impl Target {
 
     /// The sender cannot read these after all, or they have changed: what is there of them is of no use.
     pub(crate) fn give_up(&self, files: &[u64]) {
+        self.sender_failed.store(true, Ordering::SeqCst);
         for id in files {
             let incoming = lock(&self.files).remove(id);
             if let Some(incoming) = incoming {
@@ -318,6 +351,7 @@ impl Target {
         }
         self.is_whole.store(true, Ordering::SeqCst);
         self.changed.notify_waiters();
+        self.settings.problems.all_passed().await;
         Finished { files: self.placed.load(Ordering::SeqCst), problems: self.settings.problems.count() }
     }
 
@@ -330,6 +364,11 @@ impl Target {
             }
             changed.await;
         }
+    }
+
+    /// Whether the sender may have problems left to tell: later ones than its word that all was offered.
+    pub(crate) fn sender_failed(&self) -> bool {
+        self.sender_failed.load(Ordering::SeqCst)
     }
 
     /// Bytes from the lanes; see [`Pieces::store`](longhaul_transport::Pieces::store).
@@ -375,7 +414,10 @@ impl Target {
             let path = file.path();
             let placed = match bundled.bytes {
                 // The sender tells the reason.
-                None => false,
+                None => {
+                    self.sender_failed.store(true, Ordering::SeqCst);
+                    false
+                }
                 Some(bytes) if bytes.len() as u64 == file.size => match self.place_small(&file, bytes) {
                     Ok(()) => true,
                     Err(error) => {
@@ -603,6 +645,8 @@ struct Planner {
     /// Offers that came before their turn.
     early: BTreeMap<u64, (Vec<Entry>, oneshot::Sender<Wants>)>,
     next: u64,
+    /// How long it will still wait for other copies.
+    patience: Duration,
 }
 
 /// What the planner says to one entry.
@@ -627,6 +671,7 @@ impl Planner {
             links: Vec::new(),
             early: BTreeMap::new(),
             next: 0,
+            patience: RIVALS_PATIENCE,
         }
     }
 
@@ -741,7 +786,7 @@ impl Planner {
 
     #[allow(clippy::too_many_arguments)] // an entry, taken apart
     fn decide_file(
-        &self,
+        &mut self,
         target: &Target,
         id: u64,
         dir: Arc<TargetDir>,
@@ -750,6 +795,10 @@ impl Planner {
         data: &[(u64, u64)],
         meta: Meta,
     ) -> Decision {
+        if size > BUNDLED_FILE_MAX && !self.settings.options.dry_run {
+            let waited = rivals::wait_for_turn(&dir.dir, &name, self.patience);
+            self.patience = self.patience.saturating_sub(waited.unwrap_or_default()); // opening it will tell the error
+        }
         let there = self.look(&dir.dir, &name)?;
         match there {
             Some(attr) if attr.kind == Kind::Dir => {

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use longhaul_copy::{Copy, CopyOptions, Existing, Job, Outcome, Problem, Sync, Writing};
-use longhaul_files::RelPath;
+use longhaul_copy::{Copy, CopyError, CopyOptions, Existing, Job, Outcome, Problem, Sync, Writing};
 use longhaul_files::dir::raise_open_file_limit;
+use longhaul_files::{RelPath, shown};
 use longhaul_transport::Session;
 use longhaul_transport::session::{ConnectOptions, ControlChoice, LaneSettings, connect};
 use serde::Serialize;
@@ -20,7 +20,7 @@ use super::print_out;
 use crate::config;
 use crate::far::{Far, SshOptions};
 use crate::place::Place;
-use crate::terminal::{ProgressLine, Terminal};
+use crate::terminal::{ProgressLine, Terminal, harmless};
 use crate::trace::Trace;
 use crate::units::{self, show_rate, show_size};
 
@@ -254,7 +254,7 @@ impl Cp {
             tokio::pin!(run);
             loop {
                 tokio::select! {
-                    result = &mut run => break result.map_err(anyhow::Error::from),
+                    result = &mut run => break result.map_err(say_what_next),
                     Some(problem) = told.recv() => problems.push(tell(terminal, problem)),
                     _ = ticks.tick() => {
                         lanes = lanes.max(session.lane_count());
@@ -291,7 +291,7 @@ impl Cp {
         let progress = ended.result.as_ref().map(|outcome| outcome.progress).unwrap_or_default();
         let bits_per_second = progress.done_bytes as f64 * 8.0 / ended.seconds;
         if let Err(error) = &ended.result {
-            terminal.say(&format!("longhaul: {error:#}"));
+            terminal.say(&harmless(&format!("longhaul: {error:#}")));
         } else if !self.quiet {
             let did = if self.dry_run { "would copy" } else { "copied" };
             let skipped = match progress.skipped_files {
@@ -470,6 +470,16 @@ async fn end_session(session: Session, ssh: Option<tokio::process::Child>) {
     }
 }
 
+/// What broke off can go on; what was refused would be refused again.
+fn say_what_next(error: CopyError) -> anyhow::Error {
+    match error {
+        CopyError::Session(_) | CopyError::Abandoned => {
+            anyhow::anyhow!("{error}; run the command again: it goes on from here")
+        }
+        error => error.into(),
+    }
+}
+
 fn far_path(place: &Place) -> Option<&[u8]> {
     match place {
         Place::Here(_) => None,
@@ -478,8 +488,9 @@ fn far_path(place: &Place) -> Option<&[u8]> {
 }
 
 fn tell(terminal: &Terminal, problem: Problem) -> Told {
-    // Names may hold line ends and escapes.
-    let path = problem.path.as_os_str().to_string_lossy().escape_debug().to_string();
-    terminal.say(&format!("longhaul: {path}: {}", problem.reason));
-    Told { path, reason: problem.reason }
+    // Names, and the words of a far host, may hold line ends and escapes.
+    let path = shown(&problem.path).to_string();
+    let reason = harmless(&problem.reason);
+    terminal.say(&format!("longhaul: {path}: {reason}"));
+    Told { path, reason }
 }
