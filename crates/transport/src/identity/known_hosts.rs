@@ -13,7 +13,7 @@ use crate::limits::KEY_FILE_BYTES_MAX;
 #[derive(Debug)]
 pub struct KnownHosts {
     path: PathBuf,
-    entries: Vec<(String, PublicKey)>,
+    text: String,
 }
 
 /// Why a server was not trusted.
@@ -22,8 +22,8 @@ pub enum TrustError {
     /// Another key than last time.
     #[error(
         "the key of {host} has CHANGED: it was {known}, and the server shows {shown}. Somebody may be in between, \
-         or the server was set up anew. If its operator confirms {shown}, remove the line of {host} from {} and \
-         try again", path.display()
+         or the server was set up anew. If its operator confirms {shown}, remove the line of {host} ({}, line {line}) \
+         and try again", path.display()
     )]
     Changed {
         /// As written in the file.
@@ -34,6 +34,8 @@ pub enum TrustError {
         shown: Fingerprint,
         /// The file.
         path: PathBuf,
+        /// Where in it, counted from 1.
+        line: usize,
     },
     /// Not the key that was announced over ssh.
     #[error("the server shows key {shown}, not {expected} as announced over ssh: somebody is in between")]
@@ -66,11 +68,20 @@ impl KnownHosts {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text.map_err(failed)?,
         };
-        Ok(Self { path: path.into(), entries: parse(&text) })
+        Ok(Self { path: path.into(), text })
     }
 
     fn key_of(&self, host: &str) -> Option<PublicKey> {
-        self.entries.iter().find(|(name, _)| name == host).map(|&(_, key)| key)
+        self.line_of(host).map(|(_, key)| key)
+    }
+
+    /// The first line that counts, from 1.
+    fn line_of(&self, host: &str) -> Option<(usize, PublicKey)> {
+        let mut lines = self.text.lines().enumerate();
+        lines.find_map(|(index, line)| match parse_line(line)? {
+            (name, key) if name == host => Some((index + 1, key)),
+            _ => None,
+        })
     }
 
     fn add(&mut self, host: &str, key: PublicKey) -> Result<(), TrustError> {
@@ -78,23 +89,25 @@ impl KnownHosts {
         if let Some(parent) = self.path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
         }
-        let line = format!("{host} {}\n", key.to_openssh());
+        // An editor may have left the last line without its end.
+        let before = if self.text.is_empty() || self.text.ends_with('\n') { "" } else { "\n" };
+        let line = format!("{before}{host} {}\n", key.to_openssh());
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
         file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(failed)?;
-        self.entries.push((host.to_owned(), key));
+        self.text.push_str(&line);
         Ok(())
     }
 }
 
 /// Reads `host key` lines.
 pub(crate) fn parse(text: &str) -> Vec<(String, PublicKey)> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .filter_map(|line| {
-            let (host, key) = line.split_once(char::is_whitespace)?;
-            Some((host.to_owned(), PublicKey::from_openssh(key).ok()?))
-        })
-        .collect()
+    text.lines().filter_map(parse_line).map(|(host, key)| (host.to_owned(), key)).collect()
+}
+
+fn parse_line(line: &str) -> Option<(&str, PublicKey)> {
+    let line = line.trim();
+    let (host, key) = line.split_once(char::is_whitespace).filter(|_| !line.starts_with('#'))?;
+    Some((host, PublicKey::from_openssh(key).ok()?))
 }
 
 /// Reads a key file, which is never large.
@@ -138,12 +151,13 @@ impl HostTrust {
             }
             Self::Known { host, file } => {
                 let file = lock(file);
-                match file.key_of(host) {
-                    Some(known) if known != shown => Err(TrustError::Changed {
+                match file.line_of(host) {
+                    Some((line, known)) if known != shown => Err(TrustError::Changed {
                         host: host.clone(),
                         known: known.fingerprint(),
                         shown: shown.fingerprint(),
                         path: file.path.clone(),
+                        line,
                     }),
                     _ => Ok(()),
                 }
@@ -196,6 +210,7 @@ mod tests {
         let error = trust.check(other).unwrap_err();
         assert!(matches!(error, TrustError::Changed { .. }));
         assert!(error.to_string().contains(&one.fingerprint().to_string()));
+        assert!(error.to_string().contains("known_hosts, line 1)"), "{error}");
         assert!(trust.learn(other).is_err());
         // Another name is another host.
         let trust = HostTrust::known("[far]:7000".into(), KnownHosts::load(&path).unwrap());
