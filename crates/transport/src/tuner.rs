@@ -37,6 +37,8 @@ pub struct LaneReading {
     pub sndbuf_limited_us: u64,
     /// Bytes acknowledged so far.
     pub bytes_acked: u64,
+    /// The receiver's window; 0 where the kernel does not say.
+    pub window_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +46,8 @@ struct LaneState {
     last: LaneReading,
     /// Smoothed share of the time in which buffers held it up.
     limited: f64,
+    /// The widest window its receiver has offered.
+    window_max: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +73,10 @@ pub struct Tuner {
 
 /// A lane counts as held up by buffers from this share of its time on.
 const LIMITED_SHARE: f64 = 0.3;
+
+/// A window narrower than this share of its widest is full of bytes that nobody has read: the receiver's disk or CPU
+/// holds the lane up, not the size of the buffer, and more lanes would not help.
+const OPEN_WINDOW: f64 = 0.6;
 
 impl LaneReading {
     /// Whether its packets wait in a queue somewhere: a quarter above the minimum, and more than a host's own delays.
@@ -193,13 +201,18 @@ impl Tuner {
             let previous = self.lanes.get(&reading.id);
             let last = previous.map_or(LaneReading::default(), |l| l.last);
             let busy = reading.busy_us.saturating_sub(last.busy_us);
-            let held = (reading.rwnd_limited_us + reading.sndbuf_limited_us)
-                .saturating_sub(last.rwnd_limited_us + last.sndbuf_limited_us);
+            let window_max = previous.map_or(0, |l| l.window_max).max(reading.window_bytes);
+            let by_window = if (reading.window_bytes as f64) < window_max as f64 * OPEN_WINDOW {
+                0
+            } else {
+                reading.rwnd_limited_us.saturating_sub(last.rwnd_limited_us)
+            };
+            let held = by_window + reading.sndbuf_limited_us.saturating_sub(last.sndbuf_limited_us);
             let share = if busy == 0 { 0.0 } else { (held as f64 / busy as f64).min(1.0) };
             // Two ticks in a row must be limited.
             let limited = previous.map_or(0.0, |l| l.limited) * 0.7 + share * 0.3;
             acked += reading.bytes_acked.saturating_sub(last.bytes_acked);
-            lanes.insert(reading.id, LaneState { last: *reading, limited });
+            lanes.insert(reading.id, LaneState { last: *reading, limited, window_max });
         }
         self.lanes = lanes;
         self.rate_now = acked as f64 / elapsed;
@@ -227,9 +240,9 @@ impl Tuner {
     }
 }
 
-/// A quarter of what the new lanes would add if nothing but buffers were in the way.
+/// Half of what the new lanes would add if nothing but buffers were in the way.
 fn gain_wanted(lanes_before: usize, lanes_now: usize) -> f64 {
-    1.0 + 0.25 * (lanes_now as f64 / lanes_before.max(1) as f64 - 1.0)
+    1.0 + 0.5 * (lanes_now as f64 / lanes_before.max(1) as f64 - 1.0)
 }
 
 fn nanos(duration: Duration) -> Nanos {

@@ -270,6 +270,7 @@ fn lane_reading(id: LaneId, info: &TcpInfo) -> LaneReading {
         rwnd_limited_us: info.rwnd_limited_us,
         sndbuf_limited_us: info.sndbuf_limited_us,
         bytes_acked: info.bytes_acked,
+        window_bytes: u64::from(info.snd_wnd),
     }
 }
 

@@ -173,3 +173,28 @@ proptest! {
         prop_assert!(lanes <= first.max(3 * needed), "{lanes} lanes, {needed} needed");
     }
 }
+
+#[test]
+fn a_receiver_that_does_not_read_gets_no_more_lanes() {
+    // All lanes wait for the window, which is a quarter of what it was: its buffer is full of unread bytes.
+    let mut tuner = Tuner::new(8, 256);
+    let mut lanes: Vec<LaneReading> = (0..8)
+        .map(|id| LaneReading {
+            id,
+            rtt_us: 50_000,
+            min_rtt_us: 50_000,
+            window_bytes: 6 << 20,
+            ..LaneReading::default()
+        })
+        .collect();
+    for tick in 1..=100u64 {
+        for lane in &mut lanes {
+            lane.busy_us += 100_000;
+            lane.rwnd_limited_us += 90_000;
+            lane.bytes_acked += 10_000_000;
+            lane.window_bytes = if tick == 1 { 6 << 20 } else { 1 << 20 };
+        }
+        tuner.on_tick(tick * TICK, &lanes, u64::MAX);
+    }
+    assert_eq!(tuner.target(), 8);
+}
