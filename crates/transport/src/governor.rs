@@ -122,6 +122,10 @@ const COMPETE_MAX: Duration = Duration::from_secs(120);
 /// Makes up for a loss of a quarter; beyond that lanes fall short for other reasons.
 const BOOST_MAX: f64 = 1.33;
 
+/// Sixteen packets: below that a cap is no rate any more, and what it lets through tells nothing of the path. After an
+/// outage the first rates are such.
+const CAP_BYTES_PER_ROUND_MIN: f64 = 16.0 * 1448.0;
+
 /// See [`Governor::best_rate`].
 const BEST_OF_ROUNDS: u32 = 4;
 
@@ -164,7 +168,8 @@ impl Governor {
         self.state = self.next_state(now, &reading, round, rate, standing);
         self.note_rise(now, round, rate);
         let gain = self.gain(now, round);
-        self.cap = gain.map(|gain| self.bandwidth * gain * self.boost);
+        let least = CAP_BYTES_PER_ROUND_MIN / round.as_secs_f64();
+        self.cap = gain.map(|gain| (self.bandwidth * gain * self.boost).max(least));
         self.cap
     }
 
@@ -211,8 +216,9 @@ impl Governor {
             State::Drain { since } => {
                 // While a queue stands the bottleneck is busy: its true rate shows. What was delivered before the
                 // drain does not count for long: the path may have become narrower.
-                self.bandwidth = if standing && lasts(since, round * BEST_OF_ROUNDS) {
-                    self.best_rate(now, round)
+                let best = self.best_rate(now, round);
+                self.bandwidth = if standing && best > 0.0 && lasts(since, round * BEST_OF_ROUNDS) {
+                    best
                 } else {
                     self.bandwidth.max(rate)
                 };
@@ -229,7 +235,7 @@ impl Governor {
                 if standing {
                     // The path has become narrower, or the estimate was too high: what comes through is the truth.
                     let best = self.best_rate(now, round);
-                    if best < self.bandwidth * CRUISE_GAIN {
+                    if best > 0.0 && best < self.bandwidth * CRUISE_GAIN {
                         self.bandwidth = best;
                     }
                     return State::Drain { since: now };
@@ -328,7 +334,8 @@ impl Governor {
         }
     }
 
-    /// The best rate over a round trip, of the last few: a host's stall is no property of the path.
+    /// The best rate over a round trip, of the last few: a host's stall is no property of the path. 0: nothing came
+    /// through, or too little has been seen since a pause, and nothing can be said.
     fn best_rate(&self, now: Nanos, round: Duration) -> f64 {
         let since = nanos(round * BEST_OF_ROUNDS);
         let ends = self.readings.iter().enumerate().filter(|(_, (at, _))| now - at <= since);

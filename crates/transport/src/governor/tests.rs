@@ -135,6 +135,32 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn a_link_that_was_down_is_used_again(
+        mbit in 10.0f64..10_000.0, rtt_ms in 2.0f64..400.0, up_s in 0.3f64..15.0, down_s in 0.5f64..30.0,
+        standing in any::<bool>(), pause in any::<bool>(),
+    ) {
+        let mut path = Bottleneck::new(mbit, rtt_ms, 1.0, 0.0);
+        let mut governor = Governor::default();
+        run(&mut path, &mut governor, up_s, 0.0);
+        // Nothing comes through, and the last round-trip times stay as they were.
+        path.reading.rtt = Duration::from_secs_f64(path.rtt * if standing { 1.5 } else { 1.0 } + 0.004);
+        let end = path.time + down_s;
+        while path.time < end {
+            path.time += TICK;
+            governor.on_tick((path.time * 1e9) as u64, path.reading);
+        }
+        if pause {
+            governor.pause();
+        }
+        (path.queue, path.rate) = (0.0, 146e3 / path.rtt);
+        let (share, _) = run(&mut path, &mut governor, 60.0, 0.0);
+        prop_assert!(share > 0.9, "{share} of the capacity");
+    }
+}
+
 #[test]
 fn a_search_that_ends_without_a_queue_leaves_bbr_before_it_looks_for_its_minimum() {
     // Buffers hold the lanes at 5 Gbit/s on a path of 10.
