@@ -4,7 +4,7 @@
 //! stopped and what has arrived is counted; else the copy is compared with its source, after the link is down so that
 //! the comparison is no part of the emulator's verdict.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use longhaul_report::record::projected_seconds;
 use longhaul_report::{Amount, End, Run, Verdict};
+use rustix::fs::FlockOperation;
 
 use crate::data::{Comparison, Data, Links, arrived};
 use crate::limited::{Ended, Limited, Words, last_words};
@@ -25,6 +26,8 @@ pub(crate) struct Course {
     access: Access,
     /// The parent of the destination and of the tools' words.
     scratch: PathBuf,
+    /// Locked: two series in one directory would clear each other's copies.
+    _lock: File,
 }
 
 /// One run to make.
@@ -56,12 +59,16 @@ struct Made {
 }
 
 impl Course {
-    /// Makes keys and settings below `scratch`.
+    /// Makes keys and settings below `scratch`, which is nobody else's until this is dropped.
     pub(crate) fn prepare(longhaul: &Path, scratch: &Path) -> anyhow::Result<Self> {
         fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
         let scratch = scratch.canonicalize()?;
+        let lock = File::create(scratch.join("lock"))?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).with_context(|| {
+            format!("{} is in use by another run; choose another with --scratch", scratch.display())
+        })?;
         let access = Access::prepare(&scratch.join("access"), longhaul)?;
-        Ok(Self { access, scratch })
+        Ok(Self { access, scratch, _lock: lock })
     }
 
     /// Where copies go to.

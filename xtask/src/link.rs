@@ -129,7 +129,12 @@ impl Network {
     pub(crate) fn up(longhaul: &Path, shape: &LinkShape, seed: u32) -> anyhow::Result<Self> {
         let name = format!("xtask-{}", std::process::id());
         let mut up = Command::new(longhaul);
-        up.args(["emulate", "up", &name]).args(shape.options()).args(["--seed", &seed.to_string()]);
+        up.args(["emulate", "up", &name]).args(shape.options()).args([
+            "--seed",
+            &seed.to_string(),
+            "--engine",
+            "auto",
+        ]);
         checked(&mut up).context("cannot bring up the emulated link")?;
         let mut network = Self { longhaul: longhaul.to_owned(), name, namespaces: Vec::new() };
         let ours = std::fs::read_link("/proc/self/ns/net")?;
