@@ -332,6 +332,8 @@ impl Target {
 
     /// Waits until all of `offers` offers are done with, and finishes the whole.
     pub(crate) async fn end(self: &Arc<Self>, offers: u64) -> Finished {
+        // Offers are answered before the end is told.
+        self.settings.progress.all_found.store(true, Ordering::Relaxed);
         loop {
             let changed = self.changed.notified();
             let planned = self.offers_done.load(Ordering::SeqCst) >= offers;
@@ -703,6 +705,7 @@ impl Planner {
         for entry in entries {
             let parent = entry.parent;
             let name = entry.name.clone();
+            self.note_found(&entry.what);
             let (want, part) = self.decide(target, entry).unwrap_or_else(|reason| {
                 let dir = self.dir(parent).map_or_else(|| self.destination.base.path(), |d| d.dir.path());
                 let path = name.map_or_else(|| dir.clone(), |name| dir.join(name.as_os_str()));
@@ -715,6 +718,18 @@ impl Planner {
             }
         }
         wants
+    }
+
+    /// The receiver of a pull knows no more of the whole than what has been offered.
+    fn note_found(&self, what: &What) {
+        let bytes = match what {
+            What::Dir | What::DirEnd => return,
+            What::File { size, data, .. } if data.is_empty() => *size,
+            What::File { data, .. } => data.iter().map(|(start, end)| end - start).sum(),
+            What::HardLink { .. } | What::Symlink { .. } | What::Special { .. } => 0,
+        };
+        count(&self.settings.progress.found_files, 1);
+        count(&self.settings.progress.found_bytes, bytes);
     }
 
     fn dir(&self, id: u64) -> Option<&Arc<TargetDir>> {

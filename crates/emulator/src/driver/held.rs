@@ -106,7 +106,8 @@ impl Direction<HeldId> {
         let drop = passed * 2 < train.segments;
         self.coarse_drops += u64::from(train.segments > 1 && passed < train.segments && passed > 0);
         let last = self.waiting.back().map_or(now, |waiting| waiting.run.deliver_at);
-        let deliver_at = self.runs.drain(..).last().map_or(last, |run| run.deliver_at);
+        let deliver_at = self.runs.last().map_or(last, |run| run.deliver_at);
+        self.runs.clear();
         let run = Run { first: 0, count: train.segments, deliver_at, corrupt: None };
         self.waiting.push_back(Waiting { run, packet: HeldId { id: packet.id, drop } });
     }
