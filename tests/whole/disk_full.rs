@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::stage::tree::{assert_no_leftovers, assert_same_bytes, assert_same_contents, write_random};
@@ -19,11 +19,31 @@ fn mount_small(at: &Path, size: &str, more: MsFlags) {
     mount(Some("tmpfs"), at, Some("tmpfs"), more, Some(format!("size={size}").as_str())).unwrap();
 }
 
+/// A small disk; taken away again before its place is removed.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    fn new(at: &'a Path, size: &str) -> Self {
+        mount_small(at, size, MsFlags::empty());
+        Self(at)
+    }
+
+    fn enlarge(&self, size: &str) {
+        mount_small(self.0, size, MsFlags::MS_REMOUNT);
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = umount2(self.0, MntFlags::MNT_DETACH); // a failed test may still use it
+    }
+}
+
 fn a_full_disk(way: Way) {
     let stage = Stage::shared("--rtt 20ms --rate 1Gbit");
     own_mounts();
     let disk = stage.target(way);
-    mount_small(&disk, "40M", MsFlags::empty());
+    let small = SmallDisk::new(&disk, "40M");
     let _server = stage.serve();
     let source = stage.source(way).join("set");
     std::fs::create_dir(&source).unwrap();
@@ -49,7 +69,7 @@ fn a_full_disk(way: Way) {
         assert_same_bytes(&source.join(format!("small {n}")), &disk.join(format!("set/small {n}")));
         assert_same_bytes(&source.join(format!("tiny {n}")), &disk.join(format!("set/tiny {n}")));
     }
-    mount_small(&disk, "200M", MsFlags::MS_REMOUNT);
+    small.enlarge("200M");
     let again = copy().expect(0).json();
     assert_eq!((&again["files"], &again["skipped_files"]), (&1.into(), &40.into()), "{again}");
     assert_same_contents(&source, &disk.join("set"));
