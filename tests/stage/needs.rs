@@ -25,6 +25,7 @@ pub(crate) enum Need {
     /// A user without rights, who can run this build.
     Nobody,
     Iptables,
+    Ping,
     Ss,
     Sshd,
     /// Extended attributes of users on the scratch disk.
@@ -57,6 +58,7 @@ impl Need {
             Self::Iptables => {
                 (!has("iptables")).then_some(("iptables", "install with apt-get install iptables"))
             }
+            Self::Ping => (!has("ping")).then_some(("ping", "install with apt-get install iputils-ping")),
             Self::Ss => (!has("ss")).then_some(("ss", "install with apt-get install iproute2")),
             Self::Sshd => (!(Path::new(super::SSHD).exists() && has("ssh") && has("ssh-keygen")))
                 .then_some(("sshd and ssh", "install with apt-get install openssh-server")),

@@ -79,3 +79,32 @@ fn a_named_network_comes_and_goes() {
         (code == Some(2) && said.contains("no emulated network is up under the name")).then_some(())
     });
 }
+
+#[test]
+fn packets_can_be_held_in_the_kernel() {
+    require!(Need::Emulator, Need::Iptables, Need::Ping);
+    let name = format!("test-held-{}", std::process::id());
+    let emulate = |words: &[&str]| {
+        let output = Command::new(LONGHAUL).arg("emulate").args(words).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let (code, said) = emulate(&["up", &name, "--rtt", "40ms", "--rate", "5Gbit", "--engine", "held"]);
+    assert_eq!(code, Some(0), "{said}");
+    let ping =
+        |to: &str| emulate(&["exec", &name, "near", "--", "ping", "-c", "3", "-i", "0.2", "-W", "2", to]);
+    for to in ["far", "fd77::2"] {
+        let (code, said) = ping(to);
+        let least = said.split("min/avg/max/mdev = ").nth(1).and_then(|rest| rest.split('/').next());
+        let least: f64 = least.and_then(|ms| ms.parse().ok()).unwrap_or_else(|| panic!("{said}"));
+        assert!(code == Some(0) && (40.0..60.0).contains(&least), "{said}");
+    }
+    let (code, said) = emulate(&["show", &name, "--json"]);
+    assert!(code == Some(0) && said.contains("NFQUEUE"), "{said}");
+    // A packet that is held whole cannot lose one of its segments; all of them it can.
+    let (code, said) = emulate(&["set", &name, "--loss", "1%"]);
+    assert!(code == Some(2) && said.contains("--engine split"), "{said}");
+    assert_eq!(emulate(&["set", &name, "--loss", "100%"]).0, Some(0));
+    assert_eq!(ping("far").0, Some(1), "a dead link answers nothing");
+    assert_eq!(emulate(&["down", &name]).0, Some(0));
+}
