@@ -127,7 +127,7 @@ fn runtime_directory() -> io::Result<Result<PathBuf, ControlError>> {
     let uid = rustix::process::geteuid();
     let base = if uid.is_root() {
         PathBuf::from("/run/longhaul")
-    } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR") {
+    } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
         Path::new(&dir).join("longhaul")
     } else {
         std::env::temp_dir().join(format!("longhaul-{}", uid.as_raw()))
