@@ -9,14 +9,14 @@ use longhaul_transport::Session;
 use prost::Message;
 use tokio::sync::mpsc;
 
-use crate::destination;
+use crate::destination::{self, Asked};
 use crate::exclude::Excludes;
-use crate::limits::WALKED_ENTRIES_MAX;
-use crate::message::{Ask, Direction, Problems as WireProblems, Start, Started, Watch, Watched};
+use crate::limits::{LISTED_BYTES_MAX, LISTED_PARTS_MAX, WALKED_ENTRIES_MAX};
+use crate::message::{Ask, Direction, Listed, Problems as WireProblems, Start, Started, Watch, Watched};
 use crate::options::CopyOptions;
 use crate::progress::{Problem, Problems, Progress, ProgressNow};
 use crate::source::{CopyError, Source};
-use crate::station::{OwnFiles, Station};
+use crate::station::Station;
 use crate::target::Target;
 use crate::walk::{SourceRoot, Walk};
 
@@ -34,6 +34,8 @@ pub enum Job {
     Pull {
         /// Paths there.
         sources: Vec<Vec<u8>>,
+        /// They are below exports, whose names they begin with; else they are the user's own.
+        in_exports: bool,
         /// The path here.
         destination: PathBuf,
     },
@@ -50,6 +52,9 @@ pub struct Copy {
     progress: Arc<Progress>,
     problems: Problems,
 }
+
+/// Bytes of a path in a message besides its own: a tag and a length.
+const LISTED_PATH_OVERHEAD: usize = 4;
 
 /// What came of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +92,7 @@ impl Copy {
             Excludes::new(&options.excludes).map_err(|error| CopyError::Refused(error.to_string()))?;
         let progress = Arc::<Progress>::default();
         let (problems, told) = Problems::new(Arc::clone(&progress));
-        let station = Arc::new(Station::new(Arc::new(OwnFiles), problems.sender(), Arc::clone(&progress)));
+        let station = Station::client(problems.clone(), Arc::clone(&progress));
         Ok((Self { job, options, excludes, only, station, progress, problems }, told))
     }
 
@@ -111,7 +116,10 @@ impl Copy {
     pub async fn run(self, session: &Session) -> Result<Outcome, CopyError> {
         match self.job.clone() {
             Job::Push { sources, destination } => self.push(session, &sources, destination).await?,
-            Job::Pull { sources, destination } => self.pull(session, &sources, &destination).await?,
+            Job::Pull { sources, in_exports, destination } => {
+                let asked = Asked::by_paths(&sources, in_exports, &self.only);
+                self.pull(session, &sources, asked, &destination).await?;
+            }
         }
         let repeated_bytes = session.sample().repeated_bytes;
         Ok(Outcome { progress: self.progress.now(), repeated_bytes })
@@ -138,7 +146,7 @@ impl Copy {
             paths: vec![to.into()],
             options: Some(self.options.clone()),
             many,
-            only: Vec::new(),
+            listed_parts: 0,
         };
         // The first offers travel with the start: they wait at the server until it has begun.
         let started = self.start(session, start);
@@ -146,17 +154,20 @@ impl Copy {
         self.walk(roots, out)?;
         let run = source.run(session, found, failures);
         tokio::pin!(started, run);
-        tokio::select! {
+        let finished = tokio::select! {
             // A refusal is the reason why offers are not answered as wanted.
             biased;
-            started = &mut started => started?,
+            started = &mut started => {
+                started?;
+                run.await?
+            }
             finished = &mut run => {
                 started.await?;
-                finished?;
-                return Ok(());
+                finished?
             }
-        }
-        run.await.map(drop)
+        };
+        self.problems.check_peers(finished.problems);
+        Ok(())
     }
 
     fn walk(&self, roots: Vec<SourceRoot>, out: mpsc::Sender<crate::walk::Found>) -> Result<(), CopyError> {
@@ -176,11 +187,12 @@ impl Copy {
         &self,
         session: &Session,
         sources: &[Vec<u8>],
+        asked: Asked,
         to: &std::path::Path,
     ) -> Result<(), CopyError> {
         let into = sources.len() > 1 || self.options.into_directory || !self.only.is_empty();
         let destination =
-            destination::locate(to).and_then(|(dir, rest)| destination::destination(&dir, rest, into));
+            destination::locate(to).and_then(|(dir, rest)| destination::destination(&dir, rest, into, asked));
         let destination = destination.map_err(|error| CopyError::Refused(error.to_string()))?;
         let target = Target::start(
             destination,
@@ -191,24 +203,55 @@ impl Copy {
         )
         .map_err(|error| CopyError::Refused(format!("cannot begin: {error}")))?;
         self.station.set_target(Arc::clone(&target));
-        let only = self.only.iter().map(|path| crate::source::path_bytes(&path.to_path_buf()));
+        let listed = self.listed()?;
         let start = Start {
             direction: Direction::Pull.into(),
             paths: sources.iter().map(|path| Bytes::copy_from_slice(path)).collect(),
             options: Some(self.options.clone()),
             many: false,
-            only: only.collect(),
+            listed_parts: listed.len() as u32,
         };
+        // The parts of a list travel beside the start, which waits for them at the server.
+        for part in listed {
+            let session = session.clone();
+            tokio::spawn(async move { session.request(Ask::Listed(part).into_bytes()).await });
+        }
         self.start(session, start).await?;
         tokio::select! {
-            () = target.whole() => {}
+            // Whatever was counted as whole when the session ended was not said to be so by the sender.
+            biased;
             end = session.ended() => return Err(CopyError::Session(end.into())),
+            whole = target.whole() => whole.map_err(CopyError::Far)?,
         }
         if target.sender_failed() {
             // Which files these are, and why, must have come before this ends.
             session.request(Ask::Problems(WireProblems::default()).into_bytes()).await?;
         }
         Ok(())
+    }
+
+    /// The list of files in parts that fit a message.
+    fn listed(&self) -> Result<Vec<Listed>, CopyError> {
+        let mut parts: Vec<Listed> = Vec::new();
+        let mut bytes = usize::MAX;
+        for path in &self.only {
+            let path = crate::source::path_bytes(&path.to_path_buf());
+            if bytes.saturating_add(path.len()) > LISTED_BYTES_MAX {
+                parts.push(Listed { part: parts.len() as u32, paths: Vec::new() });
+                bytes = 0;
+            }
+            bytes += path.len() + LISTED_PATH_OVERHEAD;
+            if let Some(part) = parts.last_mut() {
+                part.paths.push(path);
+            }
+        }
+        if parts.len() > LISTED_PARTS_MAX {
+            let most = (LISTED_PARTS_MAX * LISTED_BYTES_MAX) >> 20;
+            return Err(CopyError::Refused(format!(
+                "the list of files is too long: its names may take {most} MiB; divide it"
+            )));
+        }
+        Ok(parts)
     }
 
     async fn start(&self, session: &Session, start: Start) -> Result<(), CopyError> {

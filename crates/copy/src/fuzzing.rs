@@ -8,6 +8,7 @@ use prost::Message;
 
 use crate::bundle;
 use crate::journal::{self, JournalRecord};
+use crate::limits::RANGES_MAX;
 use crate::message::{
     Ask, Entry, Finished, Started, Wants, Watched, What, WireRange, check_ranges, to_wire_ranges,
 };
@@ -136,7 +137,8 @@ pub struct ReadJournal {
 /// Reads a journal.
 #[must_use]
 pub fn journal(bytes: &[u8]) -> Option<ReadJournal> {
-    let (head, records) = journal::read(bytes)?;
+    let (head, records) = journal::read(bytes).ok()??;
+    let records: Vec<JournalRecord> = records.collect();
     let mut again = head.encode().to_vec();
     again.extend(records.iter().flat_map(JournalRecord::encode));
     let mut set = RangeSet::default();
@@ -154,7 +156,7 @@ pub fn journal(bytes: &[u8]) -> Option<ReadJournal> {
 #[must_use]
 pub fn make_journal(size: u64, parts: &[(u64, u32)]) -> Vec<u8> {
     let modified = longhaul_files::Time { seconds: 1, nanos: 2 };
-    let mut bytes = journal::JournalHead { boot: [3; 16], size, modified }.encode().to_vec();
+    let mut bytes = journal::JournalHead { boot: [3; 16], size, modified, run: 5 }.encode().to_vec();
     for &(offset, length) in parts {
         bytes.extend(JournalRecord { offset, length, checksum: 4 }.encode());
     }
@@ -179,6 +181,6 @@ pub fn range_steps(steps: &[(bool, u64, u64)]) -> (Vec<(u64, u64)>, Vec<u64>) {
 /// Ranges as they are sent, and whether their receiver takes them for those of a file of `size` bytes.
 #[must_use]
 pub fn sent_ranges(ranges: &[(u64, u64)], size: u64) -> (Vec<(u64, u64)>, bool) {
-    let wire: Vec<WireRange> = to_wire_ranges(ranges.iter().copied());
+    let wire: Vec<WireRange> = to_wire_ranges(ranges.iter().copied(), RANGES_MAX);
     (wire.iter().map(|range| (range.start, range.end)).collect(), check_ranges(&wire, size).is_ok())
 }

@@ -1,7 +1,7 @@
 //! What has arrived of a file that is not whole yet, so that a later run can go on from there. Pure: bytes in and out.
 //!
 //! ```text
-//! header  | "LHJOURN1" | boot (16) | size | mtime s | mtime ns | check |     48 + 8 bytes
+//! header  | "LHJOURN1" | boot (16) | size | mtime s | mtime ns | 0 (4) | run | check |   64 bytes
 //! record  | offset | length | check of the record (4) | checksum of the bytes |   24 bytes, one per stored frame
 //! ```
 //!
@@ -9,6 +9,8 @@
 //! been restarted, what was written is there (a killed process loses nothing); after a restart the bytes of each
 //! record are read back and must have their checksum. A record torn by a crash does not have its check and ends the
 //! journal.
+
+use std::io::{self, Read};
 
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -27,6 +29,8 @@ pub(crate) struct JournalHead {
     pub(crate) size: u64,
     /// Time of the source's last change.
     pub(crate) modified: Time,
+    /// Drawn at random for this journal: it tells whether a journal is still the one that was read.
+    pub(crate) run: u64,
 }
 
 /// Bytes that have been stored.
@@ -47,6 +51,7 @@ struct WireHead {
     seconds: I64,
     nanos: U32,
     zero: U32,
+    run: U64,
     check: U64,
 }
 
@@ -73,19 +78,21 @@ impl JournalHead {
             seconds: self.modified.seconds.into(),
             nanos: self.modified.nanos.into(),
             zero: 0.into(),
+            run: self.run.into(),
             check: 0.into(),
         };
         wire.check = crc64(&wire.as_bytes()[..HEAD_BYTES - 8]).into();
         zerocopy::transmute!(wire)
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (wire, _) = WireHead::read_from_prefix(bytes).ok()?;
+    fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
+        let wire: WireHead = zerocopy::transmute!(*bytes);
         let whole = wire.magic == MAGIC && wire.check.get() == crc64(&wire.as_bytes()[..HEAD_BYTES - 8]);
         whole.then(|| Self {
             boot: wire.boot,
             size: wire.size.get(),
             modified: Time { seconds: wire.seconds.get(), nanos: wire.nanos.get() },
+            run: wire.run.get(),
         })
     }
 }
@@ -103,6 +110,17 @@ impl JournalRecord {
     }
 }
 
+impl JournalRecord {
+    fn decode(bytes: &[u8; RECORD_BYTES], size: u64) -> Option<Self> {
+        let wire: WireRecord = zerocopy::transmute!(*bytes);
+        let record =
+            Self { offset: wire.offset.get(), length: wire.length.get(), checksum: wire.checksum.get() };
+        let end = record.offset.checked_add(u64::from(record.length))?;
+        let of_a_frame = record.length as usize <= FRAME_PAYLOAD_MAX && end <= size;
+        (wire.check.get() == record_check(&wire) && of_a_frame).then_some(record)
+    }
+}
+
 /// Over the whole record but the check itself.
 fn record_check(wire: &WireRecord) -> u32 {
     let bytes = wire.as_bytes();
@@ -117,25 +135,23 @@ fn crc64(bytes: &[u8]) -> u64 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// Reads a journal: its header and the records up to the first that is torn, or of more than a frame: whoever can
+/// Reads a journal: its header, and the records up to the first that is torn, or of more than a frame: whoever can
 /// write in the directory must not decide how much is read back at a time. `None`: not a journal.
-pub(crate) fn read(bytes: &[u8]) -> Option<(JournalHead, Vec<JournalRecord>)> {
-    let head = JournalHead::decode(bytes)?;
-    let records = bytes[HEAD_BYTES..]
-        .chunks_exact(RECORD_BYTES)
-        .map_while(|chunk| {
-            let wire = WireRecord::read_from_bytes(chunk).ok()?;
-            let record = JournalRecord {
-                offset: wire.offset.get(),
-                length: wire.length.get(),
-                checksum: wire.checksum.get(),
-            };
-            let end = record.offset.checked_add(u64::from(record.length))?;
-            let of_a_frame = record.length as usize <= FRAME_PAYLOAD_MAX && end <= head.size;
-            (wire.check.get() == record_check(&wire) && of_a_frame).then_some(record)
-        })
-        .collect();
-    Some((head, records))
+pub(crate) fn read(
+    mut source: impl Read,
+) -> io::Result<Option<(JournalHead, impl Iterator<Item = JournalRecord>)>> {
+    let mut head = [0; HEAD_BYTES];
+    match source.read_exact(&mut head) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let Some(head) = JournalHead::decode(&head) else { return Ok(None) };
+    let records = std::iter::from_fn(move || {
+        let mut bytes = [0; RECORD_BYTES];
+        source.read_exact(&mut bytes).ok()?; // what cannot be read has not been stored
+        JournalRecord::decode(&bytes, head.size)
+    });
+    Ok(Some((head, records.fuse())))
 }
 
 #[cfg(test)]
@@ -151,7 +167,11 @@ mod tests {
     }
 
     fn head() -> JournalHead {
-        JournalHead { boot: [7; 16], size: 1 << 50, modified: Time { seconds: -3, nanos: 5 } }
+        JournalHead { boot: [7; 16], size: 1 << 50, modified: Time { seconds: -3, nanos: 5 }, run: 9 }
+    }
+
+    fn read(bytes: &[u8]) -> Option<(JournalHead, Vec<JournalRecord>)> {
+        super::read(bytes).unwrap().map(|(head, records)| (head, records.collect()))
     }
 
     fn encode(records: &[JournalRecord]) -> Vec<u8> {

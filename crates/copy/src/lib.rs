@@ -10,7 +10,7 @@
 //! | [`copy`] | a copy as the client starts it | |
 //! | [`station`] | one end of the session: hands requests and bytes to its engine | |
 //! | `source`, `walk` | the sending end | |
-//! | `target`, `partial`, `rivals` | the receiving end | |
+//! | `target`, `partial`, `rivals` | the receiving end: offers, files and directories, bytes on disk | |
 //! | `destination` | what a path in a copy means | |
 //! | `message` | requests and replies | pure |
 //! | `journal`, `ranges` | what has arrived | pure |
@@ -35,6 +35,8 @@ mod rivals;
 mod source;
 pub mod station;
 mod target;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 pub use copy::{Copy, FarBuffers, Job, Outcome, far_buffers};

@@ -1,6 +1,6 @@
 //! Every bound of a copy, with its derivation.
 
-use longhaul_transport::limits::FRAME_PAYLOAD_MAX;
+use longhaul_transport::limits::{FRAME_PAYLOAD_MAX, LANES_MAX};
 
 /// Files up to this size travel in bundles: a frame then holds at least four, and most of a source tree's files.
 pub const BUNDLED_FILE_MAX: u64 = 60 << 10;
@@ -16,6 +16,23 @@ pub const OFFER_BYTES_MAX: usize = 24 << 10;
 
 /// Offers without an answer at a time: 32,768 files, so that 300 ms away 100,000 files a second can pass.
 pub const OFFERS_OPEN_MAX: usize = 128;
+
+/// Files that the receiver wants and does not have yet, at the sender: at 300 ms 218,000 files a second can pass. Each
+/// takes ~0.5 KiB at either end with a name of 30 bytes, so ~32 MiB.
+pub const FILES_UNDER_WAY_MAX: usize = 64 << 10;
+
+/// Files that a receiver waits for: those, and all in offers that the sender has not had answered yet.
+pub const FILES_WANTED_MAX: usize = FILES_UNDER_WAY_MAX + OFFERS_OPEN_MAX * OFFER_ENTRIES_MAX;
+
+/// Large files begun and not finished at a receiver: each lane (256) may have begun one, and each place before and at
+/// the finishers holds one; twice over. Each takes up to three descriptors.
+pub const PARTIALS_OPEN_MAX: usize = 2 * (LANES_MAX + FINISHING_MAX + FINISHERS);
+
+/// Files remembered as given up, so that what still comes of them is declined; of more it is passed over.
+pub const REFUSED_FILES_MAX: usize = 1 << 20;
+
+/// Names tried for what replaces something else: of 64 random bits, so that a second is never needed.
+pub const TEMPORARY_NAME_ATTEMPTS: usize = 16;
 
 /// Entries between the thread that walks the source and the offers.
 pub const WALKED_ENTRIES_MAX: usize = 2048;
@@ -36,18 +53,30 @@ pub(crate) const RIVALS_PATIENCE: std::time::Duration = std::time::Duration::fro
 /// Files written past the page cache where the disk is better off with it: below it their pages fit easily.
 pub const DIRECT_FILE_MIN: u64 = 32 << 20;
 
-/// A journal this long covers 24 TiB in frames of 256 KiB; one that is longer is not read.
+/// A journal this long covers 20 TiB in frames of 256 KiB (24 bytes each); what is beyond is sent again.
 pub const JOURNAL_BYTES_MAX: u64 = 2 << 30;
 
-/// Ranges of a file that are offered or asked for one by one; a file with more holes or gaps is sent from the first
-/// to the last of the rest as one.
+/// Ranges of a file that are offered, or of all files in an offer that are asked for, one by one: up to 22 bytes each,
+/// 22 KiB of a message. What has more holes or gaps is sent from the first to the last of the rest as one.
 pub const RANGES_MAX: usize = 1024;
 
 /// Buffered writes of a file are handed to the disk after so many bytes, so that the end does not wait for all.
 pub const WRITE_BACK_BYTES: u64 = 32 << 20;
 
 /// Problems told one by one; beyond it they are counted.
-pub const PROBLEMS_TOLD_MAX: usize = 10_000;
+pub const PROBLEMS_TOLD_MAX: u64 = 10_000;
+
+/// Bytes of a problem's path, and of its reason, that travel: PATH_MAX. Of a longer path the end does.
+pub const PROBLEM_TEXT_MAX: usize = 4096;
+
+/// Problems in one message: with a full one to spare below the control channel's 64 KiB.
+pub const PROBLEM_BYTES_MAX: usize = 32 << 10;
+
+/// Names of a list of files in one message: with a full one to spare below the control channel's 64 KiB.
+pub const LISTED_BYTES_MAX: usize = 48 << 10;
+
+/// Messages that such a list may take: 48 MiB of names.
+pub const LISTED_PARTS_MAX: usize = 1024;
 
 /// Threads that finish large files (sync and rename) of one copy.
 pub const FINISHERS: usize = 4;

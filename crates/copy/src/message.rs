@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! client                                   server
+//!   Listed {names} ----------------------->         where a list of files is long, in parts, before or beside Start
 //!   Start {direction, paths, options} --->          the server becomes receiver (push) or sender (pull)
 //!                                     <--- Started
 //!
@@ -9,7 +10,7 @@
 //!   Offer {entries} ----------------------->        many at a time, answered in any order
 //!         <--------------------------------- Wants  and then bytes on the lanes
 //!   Failed {files that cannot be read} ---->
-//!   End {number of offers} ---------------->        answered when all is in its place
+//!   End {number of offers} ---------------->        answered when all is in its place; or why it cannot go on
 //!         <--------------------------------- Finished
 //!
 //! server -> client: Problems {what went wrong there}, all that it knows of before it sends End or Finished
@@ -28,7 +29,7 @@ use crate::options::CopyOptions;
 /// A request of either end.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Request {
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub(crate) ask: Option<Ask>,
 }
 
@@ -47,6 +48,8 @@ pub(crate) enum Ask {
     Problems(Problems),
     #[prost(message, tag = "6")]
     Watch(Watch),
+    #[prost(message, tag = "7")]
+    Listed(Listed),
 }
 
 impl Ask {
@@ -81,9 +84,19 @@ pub(crate) struct Start {
     /// Push: more than one source, or one that is not to be renamed.
     #[prost(bool, tag = "4")]
     pub(crate) many: bool,
-    /// Pull: only these, relative to the one source; empty: all.
-    #[prost(bytes = "bytes", repeated, tag = "5")]
-    pub(crate) only: Vec<Bytes>,
+    /// Pull: only those in so many [`Listed`], relative to the one source; 0: all.
+    #[prost(uint32, tag = "5")]
+    pub(crate) listed_parts: u32,
+}
+
+/// A part of a list of files.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Listed {
+    /// Counted from 0.
+    #[prost(uint32, tag = "1")]
+    pub(crate) part: u32,
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub(crate) paths: Vec<Bytes>,
 }
 
 /// The answer to a start.
@@ -224,15 +237,21 @@ pub(crate) struct Failed {
 pub(crate) struct End {
     #[prost(uint64, tag = "1")]
     pub(crate) offers: u64,
+    /// Problems there so far.
+    #[prost(uint64, tag = "2")]
+    pub(crate) problems: u64,
+    /// Not empty: the sender cannot go on, and why.
+    #[prost(string, tag = "3")]
+    pub(crate) failure: String,
 }
 
-/// The receiver's sum.
-#[derive(Clone, PartialEq, Message)]
+/// The receiver's last word.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Finished {
-    /// Files that were put in their place.
-    #[prost(uint64, tag = "1")]
-    pub(crate) files: u64,
-    /// Problems here.
+    /// All is in its place, or told as a problem; an empty message says that it is not.
+    #[prost(bool, tag = "1")]
+    pub(crate) whole: bool,
+    /// Problems there.
     #[prost(uint64, tag = "2")]
     pub(crate) problems: u64,
 }
@@ -386,11 +405,11 @@ pub(crate) fn check_ranges(ranges: &[WireRange], size: u64) -> Result<Vec<(u64, 
     Ok(ranges.iter().map(|r| (r.start, r.end)).collect())
 }
 
-/// Makes wire ranges of at most [`RANGES_MAX`]: what is beyond becomes one, gaps included.
-pub(crate) fn to_wire_ranges(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<WireRange> {
+/// Makes wire ranges, at most `max` of them: what is beyond becomes one, gaps included.
+pub(crate) fn to_wire_ranges(ranges: impl Iterator<Item = (u64, u64)>, max: usize) -> Vec<WireRange> {
     let mut wire: Vec<WireRange> = Vec::new();
     for (start, end) in ranges {
-        if wire.len() < RANGES_MAX {
+        if wire.len() < max {
             wire.push(WireRange { start, end });
         } else if let Some(last) = wire.last_mut() {
             last.end = end;
@@ -448,7 +467,7 @@ mod tests {
 
     #[test]
     fn too_many_ranges_become_one() {
-        let wire = to_wire_ranges((0..5000).map(|i| (i * 10, i * 10 + 5)));
+        let wire = to_wire_ranges((0..5000).map(|i| (i * 10, i * 10 + 5)), RANGES_MAX);
         assert_eq!(wire.len(), RANGES_MAX);
         assert_eq!(wire.last().unwrap().end, 4999 * 10 + 5);
         assert!(check_ranges(&wire, 50_000).is_ok());

@@ -9,11 +9,13 @@
 //! seen under that name but what was there before.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use longhaul_files::{Dir, Name, Time};
+use longhaul_files::attr::attr_of;
+use longhaul_files::{Dir, Kind, Name, Time};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
@@ -37,10 +39,19 @@ fn own_name(name: &Name, suffix: &str) -> Name {
     Name::new(format!("{PREFIX}{hash:016x}{suffix}").as_bytes()).unwrap_or_else(|_| name.clone())
 }
 
-/// A name for a small file that replaces another, in the moment before it does.
-pub(crate) fn temporary_name(number: u64) -> Name {
-    let text = format!("{PREFIX}{}-{number}.tmp", std::process::id());
+/// A name for what replaces something else, in the moment before it does. Random, so that no two copies, on whatever
+/// hosts, use the same.
+pub(crate) fn temporary_name() -> Name {
+    let text = format!("{PREFIX}{:016x}.tmp", random());
     Name::new(text.as_bytes()).unwrap_or_else(|_| unreachable!("{text} is a name"))
+}
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Short requests are always granted in full once the system has started; before, zeros only mean a collision,
+    // which is noticed.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
 }
 
 /// Which source a partial file is of.
@@ -50,41 +61,59 @@ pub(crate) struct SourceVersion {
     pub(crate) modified: Time,
 }
 
-/// What an earlier run has left of the file called `name`: the ranges that are there. Empty: nothing of use.
-pub(crate) fn left_over(dir: &Dir, name: &Name, version: SourceVersion) -> RangeSet {
-    // Whatever is wrong with the leftovers: they are of no use, and are replaced.
-    read_left_over(dir, name, version).unwrap_or_default()
+/// What an earlier run has left of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOver {
+    /// The bytes that are there; empty: nothing of use.
+    pub(crate) ranges: RangeSet,
+    /// The journal that says so.
+    run: u64,
 }
 
-fn read_left_over(dir: &Dir, name: &Name, version: SourceVersion) -> io::Result<RangeSet> {
-    let mut ranges = RangeSet::default();
+/// What an earlier run has left of the file called `name`.
+pub(crate) fn left_over(dir: &Dir, name: &Name, version: SourceVersion) -> LeftOver {
+    // Whatever is wrong with the leftovers: they are of no use, and are replaced.
+    read_left_over(dir, name, version).ok().flatten().unwrap_or_default()
+}
+
+fn read_left_over(dir: &Dir, name: &Name, version: SourceVersion) -> io::Result<Option<LeftOver>> {
     if version.size < JOURNALED_FILE_MIN || dir.attr(&own_name(name, ".journal"))?.is_none() {
-        return Ok(ranges);
+        return Ok(None);
     }
-    let mut bytes = Vec::new();
-    dir.open_file(&own_name(name, ".journal"))?.take(JOURNAL_BYTES_MAX).read_to_end(&mut bytes)?;
-    let Some((head, records)) = journal::read(&bytes) else { return Ok(ranges) };
-    if (head.size, head.modified) != (version.size, version.modified) {
-        return Ok(ranges);
-    }
+    let journal = dir.open_file(&own_name(name, ".journal"))?;
     let part = dir.open_file(&own_name(name, ".part"))?;
-    if part.metadata()?.len() != version.size {
-        return Ok(ranges);
+    if !is_own(dir, &journal)? || !is_own(dir, &part)? || part.metadata()?.len() != version.size {
+        return Ok(None);
+    }
+    let journal = BufReader::new(journal.take(JOURNAL_BYTES_MAX));
+    let Some((head, records)) = journal::read(journal)? else { return Ok(None) };
+    if (head.size, head.modified) != (version.size, version.modified) {
+        return Ok(None);
     }
     // Since the machine's start nothing that was written can be missing.
     let trusted = boot_id().is_some_and(|boot| boot == head.boot);
+    let mut ranges = RangeSet::default();
     for record in records {
         if trusted || has_checksum(&part, &record)? {
             ranges.insert(record.offset, record.offset + u64::from(record.length));
         }
     }
-    Ok(ranges)
+    Ok(Some(LeftOver { ranges, run: head.run }))
 }
 
 fn has_checksum(part: &File, record: &JournalRecord) -> io::Result<bool> {
     let mut bytes = vec![0; record.length as usize];
     part.read_exact_at(&mut bytes, record.offset)?;
     Ok(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &bytes) == record.checksum)
+}
+
+/// Whether a file in `dir` is this user's alone. Where others may write in the directory, they may have laid down one
+/// of theirs, or another name of somebody's, to have it filled, or to change it later.
+fn is_own(dir: &Dir, file: &File) -> io::Result<bool> {
+    let (above, attr) = (attr_of(&*dir.fd()?)?, attr_of(file)?);
+    // Not every file system keeps owners: that a file's is another says nothing where only one may write.
+    let of_us = attr.uid == rustix::process::geteuid().as_raw() || above.mode & 0o022 == 0;
+    Ok(attr.kind == Kind::File && attr.links == 1 && of_us)
 }
 
 /// Which file it is: its file system and its number there.
@@ -103,7 +132,7 @@ pub(crate) fn held_by_another(dir: &Dir, name: &Name) -> io::Result<Option<FileI
 }
 
 fn file_id(file: &File) -> io::Result<FileId> {
-    let attr = longhaul_files::attr::attr_of(file)?;
+    let attr = attr_of(file)?;
     Ok((attr.device, attr.inode))
 }
 
@@ -123,6 +152,7 @@ fn boot_id() -> Option<[u8; 16]> {
 pub(crate) struct Partial {
     dir: Dir,
     name: Name,
+    id: FileId,
     /// Through the page cache; holds the lock.
     pub(crate) buffered: Arc<File>,
     /// Past it.
@@ -135,56 +165,143 @@ pub(crate) struct Partial {
 pub(crate) enum PartialError {
     #[error("another copy of it is under way")]
     Busy,
+    #[error("another copy of it has come in between; run the copy again")]
+    Overtaken,
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
+/// Whoever only looks whether a file is locked locks it for a moment: so often, and so long apart, it is tried again.
+const LOCK_ATTEMPTS: usize = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// Opens, locks and gives the partial file called `name`: `None` when there is none.
+fn lock_existing(dir: &Dir, name: &Name) -> Result<Option<File>, PartialError> {
+    loop {
+        let part = match dir.open_for_update(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            part => part?,
+        };
+        lock(&part)?;
+        // Whoever held the lock may have given the file its final name: that one is nobody's to write to.
+        if is_called(dir, name, &part)? {
+            return Ok(Some(part));
+        }
+    }
+}
+
+fn is_called(dir: &Dir, name: &Name, file: &File) -> io::Result<bool> {
+    let there = dir.attr(name)?.map(|attr| (attr.device, attr.inode));
+    Ok(there == Some(file_id(file)?))
+}
+
+fn lock(part: &File) -> Result<(), PartialError> {
+    for _ in 0..LOCK_ATTEMPTS {
+        match rustix::fs::flock(part, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => return Ok(()),
+            Err(Errno::AGAIN) => std::thread::sleep(LOCK_PAUSE),
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+    }
+    Err(PartialError::Busy)
+}
+
 impl Partial {
-    /// Opens, or makes, the partial file of `name` and gives it its size and room on the disk. `present` is what
-    /// [`left_over`] found and will not be written again.
+    /// Opens, or makes, the partial file of `name` and gives it its size and room on the disk. The bytes in `left`
+    /// will not be written again; `data` are the stored parts of the whole.
     pub(crate) fn open(
         dir: &Dir,
         name: &Name,
         version: SourceVersion,
-        present: &RangeSet,
+        left: &LeftOver,
         data: &RangeSet,
         direct: bool,
     ) -> Result<Self, PartialError> {
         let part_name = own_name(name, ".part");
-        let buffered = dir.create_file(&part_name, false)?;
-        match rustix::fs::flock(&buffered, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(Errno::AGAIN) => return Err(PartialError::Busy),
-            Err(error) => return Err(io::Error::from(error).into()),
-        }
-        let journal = if present.is_empty() {
-            buffered.set_len(0)?;
-            Self::start_journal(dir, name, version)?
-        } else {
-            let journal = dir.create_file(&own_name(name, ".journal"), false)?;
-            let end = journal.metadata()?.len();
-            // Behind the last whole record.
-            let whole = (end.saturating_sub(journal::HEAD_BYTES as u64)) / journal::RECORD_BYTES as u64;
-            Some((journal, journal::HEAD_BYTES as u64 + whole * journal::RECORD_BYTES as u64))
-        };
+        let anew = left.ranges.is_empty();
+        let (buffered, journal) =
+            if anew { Self::begin(dir, name, version)? } else { Self::take_up(dir, name, left)? };
         let partial = Self {
             dir: dir.clone(),
             name: name.clone(),
+            id: file_id(&buffered)?,
             buffered: Arc::new(buffered),
             direct: None,
             journal,
         };
-        match partial.take_room(version.size, data) {
-            Err(error) if present.is_empty() => {
+        if let Err(error) = partial.take_room(version.size, data) {
+            if anew {
                 partial.discard();
-                Err(error.into())
             }
-            Err(error) => Err(error.into()),
-            Ok(()) => {
-                let direct = if direct { dir.open_direct(&part_name).ok() } else { None };
-                Ok(Self { direct: direct.map(Arc::new), ..partial })
+            return Err(error.into());
+        }
+        let direct = if direct { dir.open_direct(&part_name).ok() } else { None };
+        Ok(Self { direct: direct.map(Arc::new), ..partial })
+    }
+
+    /// An empty partial file in place of whatever there is, unless another copy is writing that.
+    fn begin(
+        dir: &Dir,
+        name: &Name,
+        version: SourceVersion,
+    ) -> Result<(File, Option<(File, u64)>), PartialError> {
+        let part = Self::empty_part(dir, &own_name(name, ".part"))?;
+        let journal_name = own_name(name, ".journal");
+        dir.remove(&journal_name)?;
+        if version.size < JOURNALED_FILE_MIN {
+            return Ok((part, None));
+        }
+        let journal = dir.create_file(&journal_name)?;
+        let boot = boot_id().unwrap_or_default();
+        let head = JournalHead { boot, size: version.size, modified: version.modified, run: random() };
+        journal.write_all_at(&head.encode(), 0)?;
+        Ok((part, Some((journal, journal::HEAD_BYTES as u64))))
+    }
+
+    fn empty_part(dir: &Dir, name: &Name) -> Result<File, PartialError> {
+        // Each round that does not end it has met somebody else's step.
+        for _ in 0..LOCK_ATTEMPTS {
+            match lock_existing(dir, name) {
+                Ok(Some(part)) if is_own(dir, &part)? => {
+                    part.set_len(0)?;
+                    return Ok(part);
+                }
+                Err(PartialError::Busy) => return Err(PartialError::Busy),
+                // Of use to nobody: a link, a file of somebody else's.
+                Ok(Some(_)) | Err(_) => {
+                    dir.remove(name)?;
+                }
+                Ok(None) => match dir.create_file(name) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(error) => return Err(error.into()),
+                    Ok(part) => {
+                        lock(&part)?;
+                        if is_called(dir, name, &part)? {
+                            return Ok(part);
+                        }
+                    }
+                },
             }
         }
+        Err(PartialError::Busy)
+    }
+
+    /// The partial file that an earlier run has left, if it still is what was found.
+    fn take_up(dir: &Dir, name: &Name, left: &LeftOver) -> Result<(File, Option<(File, u64)>), PartialError> {
+        let part = lock_existing(dir, &own_name(name, ".part"))?.ok_or(PartialError::Overtaken)?;
+        let journal = match dir.open_for_update(&own_name(name, ".journal")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(PartialError::Overtaken),
+            journal => journal?,
+        };
+        // A journal is only ever added to: as long as it is the same one, all that was found is there.
+        let head = journal::read(&journal)?.map(|(head, _)| head);
+        if head.is_none_or(|head| head.run != left.run) || !is_own(dir, &part)? || !is_own(dir, &journal)? {
+            return Err(PartialError::Overtaken);
+        }
+        // Behind the last whole record.
+        let records = journal.metadata()?.len().saturating_sub(journal::HEAD_BYTES as u64);
+        let whole = records / journal::RECORD_BYTES as u64 * journal::RECORD_BYTES as u64;
+        Ok((part, Some((journal, journal::HEAD_BYTES as u64 + whole))))
     }
 
     /// Gives the file its size and room on the disk: early word of a full disk, and few fragments. Holes stay holes.
@@ -200,20 +317,6 @@ impl Partial {
         Ok(())
     }
 
-    fn start_journal(dir: &Dir, name: &Name, version: SourceVersion) -> io::Result<Option<(File, u64)>> {
-        let journal_name = own_name(name, ".journal");
-        if version.size < JOURNALED_FILE_MIN {
-            dir.remove(&journal_name)?;
-            return Ok(None);
-        }
-        let journal = dir.create_file(&journal_name, false)?;
-        journal.set_len(0)?;
-        let boot = boot_id().unwrap_or_default();
-        let head = JournalHead { boot, size: version.size, modified: version.modified };
-        journal.write_all_at(&head.encode(), 0)?;
-        Ok(Some((journal, journal::HEAD_BYTES as u64)))
-    }
-
     /// Notes that these bytes are stored.
     pub(crate) fn note(&mut self, record: &JournalRecord) -> io::Result<()> {
         if let Some((journal, end)) = &mut self.journal {
@@ -223,9 +326,9 @@ impl Partial {
         Ok(())
     }
 
-    /// Whether its file is this one.
-    pub(crate) fn is(&self, id: FileId) -> bool {
-        file_id(&self.buffered).is_ok_and(|own| own == id)
+    /// Which file it is.
+    pub(crate) fn id(&self) -> FileId {
+        self.id
     }
 
     /// Whether a later run can go on from here.
@@ -277,22 +380,22 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = Dir::open_path(temp.path()).unwrap();
         let name = Name::new(&[b'n'; 255]).unwrap();
-        let mut partial = Partial::open(&dir, &name, VERSION, &RangeSet::default(), &all(), false).unwrap();
+        let mut partial = Partial::open(&dir, &name, VERSION, &LeftOver::default(), &all(), false).unwrap();
         partial.buffered.write_all_at(b"hello", 100).unwrap();
         partial.note(&record(100, b"hello")).unwrap();
         assert!(matches!(
-            Partial::open(&dir, &name, VERSION, &RangeSet::default(), &all(), false),
+            Partial::open(&dir, &name, VERSION, &LeftOver::default(), &all(), false),
             Err(PartialError::Busy)
         ));
         drop(partial);
         let left = left_over(&dir, &name, VERSION);
-        assert_eq!(left, set(100, 105));
+        assert_eq!(left.ranges, set(100, 105));
         // Of another version of the source nothing is of use.
         let other = SourceVersion { modified: Time { seconds: 5, nanos: 7 }, ..VERSION };
-        assert!(left_over(&dir, &name, other).is_empty());
+        assert!(left_over(&dir, &name, other).ranges.is_empty());
         let mut partial = Partial::open(&dir, &name, VERSION, &left, &all(), false).unwrap();
         partial.note(&record(200, b"more")).unwrap();
-        assert_eq!(left_over(&dir, &name, VERSION).bytes(), 9);
+        assert_eq!(left_over(&dir, &name, VERSION).ranges.bytes(), 9);
         partial.finish().unwrap();
         let names: Vec<_> = std::fs::read_dir(temp.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, [name.as_os_str()]);
@@ -303,24 +406,85 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = Dir::open_path(temp.path()).unwrap();
         let name = Name::new(b"f").unwrap();
-        let mut partial = Partial::open(&dir, &name, VERSION, &RangeSet::default(), &all(), false).unwrap();
+        let mut partial = Partial::open(&dir, &name, VERSION, &LeftOver::default(), &all(), false).unwrap();
         partial.buffered.write_all_at(b"kept", 0).unwrap();
         partial.note(&record(0, b"kept")).unwrap();
         partial.note(&record(1000, b"lost")).unwrap();
         drop(partial);
         let journal = temp.path().join(own_name(&name, ".journal").as_os_str());
-        let mut bytes = std::fs::read(&journal).unwrap();
-        let (head, records) = journal::read(&bytes).unwrap();
-        bytes = JournalHead { boot: [0; 16], ..head }.encode().to_vec();
-        bytes.extend(records.iter().flat_map(JournalRecord::encode));
+        let written = std::fs::read(&journal).unwrap();
+        let (head, records) = journal::read(&written[..]).unwrap().unwrap();
+        let mut bytes = JournalHead { boot: [0; 16], ..head }.encode().to_vec();
+        bytes.extend(records.flat_map(|record| record.encode()));
         std::fs::write(&journal, bytes).unwrap();
-        assert_eq!(left_over(&dir, &name, VERSION), set(0, 4));
+        assert_eq!(left_over(&dir, &name, VERSION).ranges, set(0, 4));
+    }
+
+    #[test]
+    fn leftovers_that_another_copy_has_taken_up_are_not_gone_on_with() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open_path(temp.path()).unwrap();
+        let name = Name::new(b"f").unwrap();
+        let open = |left: &LeftOver| Partial::open(&dir, &name, VERSION, left, &all(), false);
+        let mut first = open(&LeftOver::default()).unwrap();
+        first.buffered.write_all_at(b"kept", 0).unwrap();
+        first.note(&record(0, b"kept")).unwrap();
+        drop(first);
+        let left = left_over(&dir, &name, VERSION);
+        // Another copy begins anew, and leaves off: what was found is not there any more.
+        drop(open(&LeftOver::default()).unwrap());
+        assert!(matches!(open(&left), Err(PartialError::Overtaken)));
+        // Another one ends: there is nothing to take up, and what has the final name stays as it is.
+        let left = LeftOver { ranges: set(0, 4), ..left_over(&dir, &name, VERSION) };
+        open(&LeftOver::default()).unwrap().finish().unwrap();
+        assert!(matches!(open(&left), Err(PartialError::Overtaken)));
+        assert_eq!(std::fs::metadata(temp.path().join("f")).unwrap().len(), VERSION.size);
+    }
+
+    #[test]
+    fn a_partial_file_that_has_got_its_name_is_not_written_to() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open_path(temp.path()).unwrap();
+        let name = Name::new(b"f").unwrap();
+        let holder = Partial::open(&dir, &name, VERSION, &LeftOver::default(), &all(), false).unwrap();
+        let rival = std::thread::scope(|scope| {
+            let rival = scope.spawn(|| {
+                // It waits for the lock meanwhile.
+                Partial::open(&dir, &name, VERSION, &LeftOver::default(), &all(), false)
+            });
+            holder.buffered.write_all_at(b"whole", 0).unwrap();
+            holder.finish().unwrap();
+            rival.join().unwrap()
+        });
+        assert!(matches!(rival, Ok(_) | Err(PartialError::Busy)));
+        assert_eq!(&std::fs::read(temp.path().join("f")).unwrap()[..5], b"whole");
+    }
+
+    #[test]
+    fn what_others_may_have_laid_down_is_not_filled() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let dir = Dir::open_path(temp.path()).unwrap();
+        let name = Name::new(b"f").unwrap();
+        let part = temp.path().join(own_name(&name, ".part").as_os_str());
+        let victim = temp.path().join("victim");
+        for is_link in [false, true] {
+            std::fs::write(&victim, "precious").unwrap();
+            let laid = if is_link {
+                std::os::unix::fs::symlink(&victim, &part)
+            } else {
+                std::fs::hard_link(&victim, &part)
+            };
+            laid.unwrap();
+            Partial::open(&dir, &name, VERSION, &LeftOver::default(), &all(), false).unwrap().discard();
+            assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        }
     }
 
     #[test]
     fn only_our_own_names_are_ours() {
         let name = Name::new(b"x").unwrap();
-        assert!(is_ours(&own_name(&name, ".part")) && is_ours(&temporary_name(3)));
+        assert!(is_ours(&own_name(&name, ".part")) && is_ours(&temporary_name()));
         assert!(!is_ours(&name) && !is_ours(&Name::new(b".longhaul-notes").unwrap()));
     }
 }

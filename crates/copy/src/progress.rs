@@ -1,10 +1,14 @@
 //! How far a copy has come, for whoever shows it; and what went wrong, for whoever tells it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::{Notify, mpsc, watch};
+
+use crate::limits::{PROBLEM_TEXT_MAX, PROBLEMS_TOLD_MAX};
 
 /// Counters of one end; they only grow.
 #[derive(Debug, Default)]
@@ -72,11 +76,27 @@ pub struct Problem {
     pub reason: String,
 }
 
+impl Problem {
+    /// As it travels: never longer than a message takes. Of a long path the end says more.
+    fn clipped(self) -> Self {
+        let bytes = self.path.as_os_str().as_bytes();
+        let path = match bytes.len().checked_sub(PROBLEM_TEXT_MAX) {
+            None | Some(0) => self.path,
+            Some(beyond) => PathBuf::from(OsStr::from_bytes(&[b"...", &bytes[beyond..]].concat())),
+        };
+        let mut reason = self.reason;
+        reason.truncate(reason.floor_char_boundary(PROBLEM_TEXT_MAX));
+        Self { path, reason }
+    }
+}
+
 /// Where problems go.
 #[derive(Clone, Debug)]
 pub(crate) struct Problems {
     told: mpsc::UnboundedSender<Problem>,
     progress: Arc<Progress>,
+    /// Of the peer's problems, how many it has told.
+    peers: Arc<AtomicU64>,
     /// At a server, whose problems travel to the client.
     passing: Option<Arc<Passing>>,
 }
@@ -90,11 +110,10 @@ struct Passing {
 }
 
 impl Problems {
-    /// The place where they come out. No more than [`PROBLEMS_TOLD_MAX`](crate::limits::PROBLEMS_TOLD_MAX) do; the
-    /// rest is only counted.
+    /// The place where they come out. No more than [`PROBLEMS_TOLD_MAX`] do; the rest is only counted.
     pub(crate) fn new(progress: Arc<Progress>) -> (Self, mpsc::UnboundedReceiver<Problem>) {
         let (told, receiver) = mpsc::unbounded_channel();
-        (Self { told, progress, passing: None }, receiver)
+        (Self { told, progress, peers: Arc::default(), passing: None }, receiver)
     }
 
     /// As [`new`](Self::new), where those that come out are passed on to the client.
@@ -131,8 +150,8 @@ impl Problems {
 
     pub(crate) fn tell(&self, path: impl Into<PathBuf>, reason: impl std::fmt::Display) {
         let before = self.progress.problems.fetch_add(1, Ordering::Relaxed);
-        if before < crate::limits::PROBLEMS_TOLD_MAX as u64 {
-            let problem = Problem { path: path.into(), reason: reason.to_string() };
+        if before < PROBLEMS_TOLD_MAX {
+            let problem = Problem { path: path.into(), reason: reason.to_string() }.clipped();
             if let Some(passing) = &self.passing {
                 passing.told.fetch_add(1, Ordering::SeqCst);
             }
@@ -140,13 +159,50 @@ impl Problems {
         }
     }
 
-    /// Where the peer's problems go as well.
-    pub(crate) fn sender(&self) -> mpsc::UnboundedSender<Problem> {
-        self.told.clone()
+    /// Tells a problem of the peer's.
+    pub(crate) fn tell_of_peer(&self, path: PathBuf, reason: &str) {
+        self.peers.fetch_add(1, Ordering::SeqCst);
+        self.tell(path, reason);
+    }
+
+    /// The peer's own count of its problems, at its end: none is passed over because it was not told by itself.
+    pub(crate) fn check_peers(&self, count: u64) {
+        let told = self.peers.fetch_max(count, Ordering::SeqCst);
+        if told < count {
+            self.tell(PathBuf::new(), format!("{} further problems at the far end", count - told));
+        }
     }
 
     /// How many so far.
     pub(crate) fn count(&self) -> u64 {
         self.progress.problems.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_fits_a_message_and_keeps_the_end_of_its_path() {
+        let path = PathBuf::from("d/".repeat(10_000) + "name");
+        let problem = Problem { path, reason: "\u{fc}".repeat(10_000) }.clipped();
+        assert!(
+            problem.path.as_os_str().len() <= PROBLEM_TEXT_MAX + 3
+                && problem.reason.len() <= PROBLEM_TEXT_MAX
+        );
+        assert!(problem.path.ends_with("d/name"));
+        let short = Problem { path: "p".into(), reason: "r".into() };
+        assert_eq!(short.clone().clipped(), short);
+    }
+
+    #[test]
+    fn problems_of_the_peer_that_it_did_not_tell_are_told_as_one() {
+        let (problems, mut told) = Problems::new(Arc::default());
+        problems.tell_of_peer("a".into(), "broken");
+        problems.check_peers(1);
+        assert!(told.try_recv().is_ok() && told.try_recv().is_err());
+        problems.check_peers(3);
+        assert!(told.try_recv().unwrap().reason.starts_with("2 further"));
     }
 }

@@ -21,13 +21,13 @@ use longhaul_files::attr::attr_of;
 use longhaul_transport::session::RequestError;
 use longhaul_transport::{Extent, Session, Withdrawn};
 use prost::Message;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::bundle;
 use crate::limits::{
-    BUNDLE_BYTES_MAX, BUNDLED_FILE_MAX, LAST_ACKS_WAIT, OFFER_BYTES_MAX, OFFER_ENTRIES_MAX, OFFERS_OPEN_MAX,
-    OPEN_SOURCES_MAX,
+    BUNDLE_BYTES_MAX, BUNDLED_FILE_MAX, FILES_UNDER_WAY_MAX, LAST_ACKS_WAIT, OFFER_BYTES_MAX,
+    OFFER_ENTRIES_MAX, OFFERS_OPEN_MAX, OPEN_SOURCES_MAX,
 };
 use crate::message::{
     Ask, End, Failed, Finished, Offer, Want, Wants, WireEntry, WireKind, WireRange, check_ranges,
@@ -47,6 +47,8 @@ struct SourceFile {
     left: AtomicU64,
     open: Mutex<Option<Arc<File>>>,
     failed: AtomicBool,
+    /// One of [`FILES_UNDER_WAY_MAX`].
+    _place: OwnedSemaphorePermit,
 }
 
 /// Files of one bundle, or a file on its own.
@@ -56,6 +58,7 @@ type Bundle = Arc<Vec<Arc<SourceFile>>>;
 #[derive(Debug)]
 pub(crate) struct Source {
     files: Mutex<HashMap<u64, Arc<SourceFile>>>,
+    places: Arc<Semaphore>,
     bundles: Mutex<HashMap<u64, Bundle>>,
     /// Files held open, the longest first.
     open: Mutex<VecDeque<Arc<SourceFile>>>,
@@ -101,9 +104,15 @@ pub enum CopyError {
     /// The other end's words on why it will not begin.
     #[error("{0}")]
     Refused(String),
+    /// The other end's words on why it cannot go on.
+    #[error("the far end cannot go on: {0}")]
+    Far(String),
     /// The other end has given the copy up.
     #[error("the other end has given the copy up")]
     Abandoned,
+    /// The thread that reads the sources has failed.
+    #[error("the sources could not be read to their end, which is a defect of longhaul")]
+    Unread,
     /// An answer that makes no sense.
     #[error("the other end does not keep to the protocol")]
     Protocol,
@@ -116,6 +125,7 @@ impl Source {
         let (failed, failures) = mpsc::unbounded_channel();
         let source = Self {
             files: Mutex::default(),
+            places: Arc::new(Semaphore::new(FILES_UNDER_WAY_MAX)),
             bundles: Mutex::default(),
             open: Mutex::default(),
             failed,
@@ -140,9 +150,15 @@ impl Source {
         let finished = async {
             // The feeder ends when nothing more can come.
             let offers = self.offer_all(session, &mut found, feed).await?;
+            // A walk that has failed ends as one that is done, but for this.
+            if !self.progress.all_found.load(Ordering::Relaxed) {
+                return Err(CopyError::Unread);
+            }
             self.problems.all_passed().await;
-            let reply = session.request(Ask::End(End { offers }).into_bytes()).await?;
-            Finished::decode(reply).map_err(|_| CopyError::Protocol)
+            let end = End { offers, problems: self.problems.count(), failure: String::new() };
+            let reply = session.request(Ask::End(end).into_bytes()).await?;
+            let finished = Finished::decode(reply).map_err(|_| CopyError::Protocol)?;
+            if finished.whole { Ok(finished) } else { Err(CopyError::Abandoned) }
         };
         let finished = finished.await;
         if finished.is_ok() {
@@ -248,6 +264,7 @@ impl Source {
                 Err(_) => return Err(CopyError::Protocol),
             };
             let Some(spot) = spot else { return Err(CopyError::Protocol) };
+            let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| CopyError::Abandoned)?;
             let left = ranges.iter().map(|(start, end)| end - start).sum();
             let file = Arc::new(SourceFile {
                 id,
@@ -255,6 +272,7 @@ impl Source {
                 left: AtomicU64::new(left),
                 open: Mutex::default(),
                 failed: AtomicBool::new(false),
+                _place: place,
             });
             lock(&self.files).insert(id, Arc::clone(&file));
             feed.send(Feed { file, ranges }).await.map_err(|_| CopyError::Abandoned)?;
@@ -310,11 +328,14 @@ impl Source {
         session.lanes().push(Extent { object, offset: 0, length, whole: true }).await;
     }
 
-    /// Tells the receiver of files that it will not get, a few at a time.
+    /// Takes files that the receiver will not get out of the queue and tells it, a few at a time.
     async fn tell_failures(self: Arc<Self>, session: Session, mut failures: mpsc::UnboundedReceiver<u64>) {
         let mut files = Vec::new();
         while failures.recv_many(&mut files, OFFER_ENTRIES_MAX).await > 0 {
-            files.iter().for_each(|&file| session.lanes().cancel(file));
+            for file in &files {
+                session.lanes().cancel(*file);
+                self.forget(*file);
+            }
             let failed = Failed { files: std::mem::take(&mut files) };
             if session.request(Ask::Failed(failed).into_bytes()).await.is_err() {
                 return;
@@ -413,8 +434,14 @@ impl Source {
         self.settle(extent, true);
     }
 
-    /// These bytes will not be sent.
+    /// These bytes will not be sent, or the receiver does not want them: nor what else there is of a large file.
     pub(crate) fn declined(&self, extent: &Extent) {
+        let file = lock(&self.files).get(&extent.object).cloned();
+        if let Some(file) = file
+            && !file.failed.swap(true, Ordering::Relaxed)
+        {
+            let _ = self.failed.send(file.id); // the copy has been given up
+        }
         self.settle(extent, false);
     }
 
@@ -443,14 +470,20 @@ impl Source {
             if delivered && !failed {
                 count(&self.progress.done_files, 1);
             }
-            let none_left = {
-                let mut files = lock(&self.files);
-                files.remove(&file.id);
-                files.is_empty()
-            };
-            if none_left {
-                self.settled.notify_waiters();
-            }
+            self.forget(file.id);
+        }
+    }
+
+    /// Nothing more of this file will be sent.
+    fn forget(&self, id: u64) {
+        let (file, none_left) = {
+            let mut files = lock(&self.files);
+            (files.remove(&id), files.is_empty())
+        };
+        if none_left {
+            self.settled.notify_waiters();
+        }
+        if let Some(file) = file {
             lock(&file.open).take();
         }
     }

@@ -1,9 +1,9 @@
 //! One end of a copy's session: hands the session's requests and bytes to the sending or receiving engine.
 
+use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,16 +12,17 @@ use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, W
 use prost::Message;
 use tokio::sync::{Notify, mpsc};
 
-use crate::destination;
+use crate::destination::{self, Asked};
 use crate::exclude::Excludes;
-use crate::limits::{SOURCES_MAX, WALKED_ENTRIES_MAX};
+use crate::limits::{LISTED_PARTS_MAX, PROBLEM_BYTES_MAX, SOURCES_MAX, WALKED_ENTRIES_MAX};
 use crate::message::{
-    Ask, Direction, Offer, Problems as WireProblems, Start, Started, Wants, Watched, WireProblem,
+    Ask, Direction, End, Finished, Listed, Offer, Problems as WireProblems, Start, Started, Wants, Watched,
+    WireProblem,
 };
 use crate::progress::{Problem, Problems, Progress};
 use crate::source::{Source, path_bytes, path_from};
 use crate::target::Target;
-use crate::walk::{SourceRoot, Walk};
+use crate::walk::Walk;
 
 /// What a client may reach on the server, and with whose rights.
 pub trait Access: Send + Sync + 'static {
@@ -33,16 +34,6 @@ pub trait Access: Send + Sync + 'static {
 
     /// Takes on the rights of the client's user, on a thread that will do nothing else.
     fn enter_thread(&self) {}
-}
-
-/// The user's own files, with the user's own rights.
-#[derive(Debug)]
-pub(crate) struct OwnFiles;
-
-impl Access for OwnFiles {
-    fn resolve(&self, path: &[u8], _to_write: bool) -> Result<(Dir, RelPath), String> {
-        own_files(path)
-    }
 }
 
 /// Finds a path of the user's own, from the current directory on: [`Access::resolve`] for somebody who may reach all.
@@ -59,17 +50,26 @@ enum Engine {
     Receiving(Arc<Target>),
 }
 
+/// Which end of the session this is, and what only that end has.
+enum Role {
+    /// It has decided what is copied, and shows the problems of both.
+    Client(Problems),
+    /// The client decides, and may reach what this says.
+    Server(Arc<dyn Access>),
+}
+
 /// The handler of a copy's session, at either end.
 pub struct Station {
-    access: Arc<dyn Access>,
+    role: Role,
     engine: OnceLock<Engine>,
     /// The engine has been set, or there will be none.
     started: Notify,
     refused: OnceLock<String>,
     /// Problems of this end, at a server: where they are told before an end is.
     own_problems: OnceLock<Problems>,
-    /// Problems the peer tells.
-    told: mpsc::UnboundedSender<Problem>,
+    /// Parts of a list of files, and word of each that comes.
+    listed: Mutex<BTreeMap<u32, Vec<Bytes>>>,
+    part_came: Notify,
     progress: Arc<Progress>,
 }
 
@@ -83,23 +83,23 @@ impl Station {
     /// The server's end, for a client that may reach what `access` says.
     #[must_use]
     pub fn server(access: Arc<dyn Access>) -> Arc<Self> {
-        // A client tells a server no problems.
-        let (told, _) = mpsc::unbounded_channel();
-        Arc::new(Self::new(access, told, Arc::default()))
+        Arc::new(Self::new(Role::Server(access), Arc::default()))
     }
 
-    pub(crate) fn new(
-        access: Arc<dyn Access>,
-        told: mpsc::UnboundedSender<Problem>,
-        progress: Arc<Progress>,
-    ) -> Self {
+    /// The client's end, which shows its own problems and the server's.
+    pub(crate) fn client(problems: Problems, progress: Arc<Progress>) -> Arc<Self> {
+        Arc::new(Self::new(Role::Client(problems), progress))
+    }
+
+    fn new(role: Role, progress: Arc<Progress>) -> Self {
         Self {
-            access,
+            role,
             engine: OnceLock::new(),
             started: Notify::new(),
             refused: OnceLock::new(),
             own_problems: OnceLock::new(),
-            told,
+            listed: Mutex::default(),
+            part_came: Notify::new(),
             progress,
         }
     }
@@ -128,31 +128,31 @@ impl Station {
 
     async fn answer(self: Arc<Self>, session: Session, body: Bytes) -> Bytes {
         match Ask::from_bytes(body) {
+            Some(Ask::Listed(listed)) => {
+                self.take_listed(listed);
+                Bytes::new()
+            }
             Some(Ask::Start(start)) => {
                 let started = Arc::clone(&self).start(&session, start).await;
                 let refusal = started.err().unwrap_or_default();
                 if !refusal.is_empty() {
-                    let _ = self.refused.set(refusal.clone());
-                    self.started.notify_waiters();
+                    self.refuse(refusal.clone());
                 }
                 Started { refusal }.encode_to_vec().into()
             }
             Some(Ask::Offer(offer)) => self.take_offer(offer).await.encode_to_vec().into(),
             Some(Ask::Failed(failed)) => {
                 if let Some(target) = self.target().await {
-                    target.give_up(&failed.files);
+                    target.give_up(failed.files);
                 }
                 Bytes::new()
             }
-            Some(Ask::End(end)) => match self.target().await {
-                Some(target) => target.end(end.offers).await.encode_to_vec().into(),
-                None => Bytes::new(),
-            },
+            Some(Ask::End(end)) => self.take_end(end).await.encode_to_vec().into(),
             Some(Ask::Problems(problems)) => {
-                for problem in problems.problems {
-                    let WireProblem { path, reason } = problem;
-                    self.progress.problems.fetch_add(1, Ordering::Relaxed);
-                    let _ = self.told.send(Problem { path: path_from(&path), reason }); // nobody listens any more
+                if let Role::Client(shown) = &self.role {
+                    for WireProblem { path, reason } in problems.problems {
+                        shown.tell_of_peer(path_from(&path), &reason);
+                    }
                 }
                 if let Some(own) = self.own_problems.get() {
                     own.all_passed().await;
@@ -165,6 +165,13 @@ impl Station {
         }
     }
 
+    /// There will be no engine: whoever waits for it is told so.
+    fn refuse(&self, reason: String) {
+        let _ = self.refused.set(reason); // the first reason stands
+        self.started.notify_waiters();
+        self.part_came.notify_waiters();
+    }
+
     async fn take_offer(&self, offer: Offer) -> Wants {
         let over = Wants { over: true, ..Wants::default() };
         let number = offer.number;
@@ -175,28 +182,81 @@ impl Station {
         }
     }
 
+    async fn take_end(&self, end: End) -> Finished {
+        let Some(target) = self.target().await else { return Finished::default() };
+        if let Role::Client(shown) = &self.role {
+            shown.check_peers(end.problems);
+        }
+        if !end.failure.is_empty() {
+            target.break_off(end.failure);
+            return Finished::default();
+        }
+        target.end(end.offers).await.unwrap_or_default()
+    }
+
+    fn take_listed(&self, Listed { part, paths }: Listed) {
+        let is_server = matches!(self.role, Role::Server(_));
+        if is_server && self.engine.get().is_none() {
+            let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+            if listed.len() < LISTED_PARTS_MAX {
+                listed.insert(part, paths);
+            }
+        }
+        self.part_came.notify_waiters();
+    }
+
+    /// All parts of the list, when they are there.
+    fn take_list(&self, parts: u32) -> Option<BTreeMap<u32, Vec<Bytes>>> {
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..parts).all(|part| listed.contains_key(&part)).then(|| std::mem::take(&mut *listed))
+    }
+
+    /// The list of files, when all its parts have come.
+    async fn whole_list(&self, parts: u32) -> Result<Vec<RelPath>, String> {
+        if parts as usize > LISTED_PARTS_MAX {
+            return Err("the list of files is too long".to_owned());
+        }
+        let parts = loop {
+            let came = self.part_came.notified();
+            if let Some(reason) = self.refused.get() {
+                return Err(reason.clone());
+            }
+            match self.take_list(parts) {
+                Some(parts) => break parts,
+                None => came.await,
+            }
+        };
+        let paths = parts.into_values().flatten().map(|path| RelPath::new(&path));
+        paths.collect::<Result<_, _>>().map_err(|error| format!("in the list of files: {error}"))
+    }
+
     /// The server's side of a start.
     async fn start(self: Arc<Self>, session: &Session, start: Start) -> Result<(), String> {
+        let Role::Server(access) = &self.role else {
+            return Err("only a client starts a copy".to_owned());
+        };
         if self.engine.get().is_some() || self.refused.get().is_some() {
             return Err("this session has its copy already".to_owned());
         }
         if start.paths.is_empty() || start.paths.len() > SOURCES_MAX {
-            return Err("the copy names no path, or too many".to_owned());
+            let given = start.paths.len();
+            return Err(format!("a copy takes 1 to {SOURCES_MAX} sources, and not {given}"));
         }
         let direction = Direction::try_from(start.direction).map_err(|_| "an unknown kind of copy")?;
+        let only = self.whole_list(start.listed_parts).await?;
         let (problems, told) = Problems::for_client(Arc::clone(&self.progress));
         let _ = self.own_problems.set(problems.clone()); // a second start is refused before
         let passed_on = problems.clone();
         let (station, client) = (Arc::clone(&self), session.clone());
         // Paths are looked up with the user's rights.
-        let prepared = on_user_thread(Arc::clone(&self.access), move |access| match direction {
-            Direction::Push => station.prepare_push(access, client, &start, problems).map(|()| None),
-            Direction::Pull => Ok(Some(prepare_pull(access, &start, problems)?)),
+        let prepared = on_user_thread(Arc::clone(access), move |access| match direction {
+            Direction::Push => station.prepare_push(access, client, &start, problems),
+            Direction::Pull => station.prepare_pull(access, client, &start, only, problems),
         });
-        let walk = prepared.await?;
+        let run = prepared.await?;
         tokio::spawn(pass_on_problems(session.clone(), passed_on, told));
-        if let Some(prepared) = walk {
-            self.begin_pull(session.clone(), prepared);
+        if let Some(run) = run {
+            tokio::spawn(run);
         }
         Ok(())
     }
@@ -207,10 +267,11 @@ impl Station {
         client: Session,
         start: &Start,
         problems: Problems,
-    ) -> Result<(), String> {
+    ) -> Result<Option<Run>, String> {
         let options = start.options.clone().unwrap_or_default();
         let (dir, path) = access.resolve(&start.paths[0], !options.dry_run)?;
-        let destination = destination::destination(&dir, path, start.many || options.into_directory)
+        let into = start.many || options.into_directory;
+        let destination = destination::destination(&dir, path, into, Asked::by_sender())
             .map_err(|error| error.to_string())?;
         let access = Arc::clone(access);
         let enter = move || access.enter_thread();
@@ -218,58 +279,52 @@ impl Station {
             .map_err(|error| format!("the server cannot begin: {error}"))?;
         target.set_session(client);
         self.set_target(target);
-        Ok(())
+        Ok(None)
     }
 
-    fn begin_pull(self: Arc<Self>, session: Session, prepared: PreparedPull) {
-        let PreparedPull { roots, options, excludes, only, problems } = prepared;
+    /// Called on a thread of the user's, which the walk's inherits its rights from.
+    fn prepare_pull(
+        &self,
+        access: &Arc<dyn Access>,
+        client: Session,
+        start: &Start,
+        only: Vec<RelPath>,
+        problems: Problems,
+    ) -> Result<Option<Run>, String> {
+        let options = start.options.clone().unwrap_or_default();
+        let excludes = Excludes::new(&options.excludes).map_err(|error| error.to_string())?;
+        let mut roots = Vec::new();
+        for path in &start.paths {
+            // A source that is not there is one problem among others; one that may not be reached ends it.
+            let (dir, below) = access.resolve(path, false)?;
+            match destination::source(&dir, below, destination::means_contents(path)) {
+                Ok(root) => roots.push(root),
+                Err(error) => problems.tell(path_from(path), error),
+            }
+        }
         let (source, failures) = Source::new(problems.clone(), Arc::clone(&self.progress));
         let source = Arc::new(source);
-        self.set_source(Arc::clone(&source));
         let (out, found) = mpsc::channel(WALKED_ENTRIES_MAX);
         let walk = Walk::new(options, excludes, only, out, problems, Arc::clone(&self.progress));
-        let access = Arc::clone(&self.access);
+        let access = Arc::clone(access);
         let walker = std::thread::Builder::new().name("walk".into()).spawn(move || {
             access.enter_thread();
             walk.run(&roots);
         });
-        if let Err(error) = walker {
-            tracing::error!(%error, "cannot start a thread to read the sources");
-        }
-        tokio::spawn(async move {
-            // The client sees by its own end of the session how this ended.
-            if let Err(error) = source.run(&session, found, failures).await {
+        walker.map_err(|error| format!("the server cannot begin: {error}"))?;
+        self.set_source(Arc::clone(&source));
+        Ok(Some(Box::pin(async move {
+            if let Err(error) = source.run(&client, found, failures).await {
                 tracing::info!(%error, "a copy ended before its end");
+                let end = End { failure: error.to_string(), ..End::default() };
+                let _ = client.request(Ask::End(end).into_bytes()).await; // or its session is over
             }
-        });
+        })))
     }
 }
 
-/// What a pull needs, looked up.
-struct PreparedPull {
-    roots: Vec<SourceRoot>,
-    options: crate::CopyOptions,
-    excludes: Excludes,
-    only: Vec<RelPath>,
-    problems: Problems,
-}
-
-fn prepare_pull(access: &Arc<dyn Access>, start: &Start, problems: Problems) -> Result<PreparedPull, String> {
-    let options = start.options.clone().unwrap_or_default();
-    let excludes = Excludes::new(&options.excludes).map_err(|error| error.to_string())?;
-    let only = start.only.iter().map(|path| RelPath::new(path)).collect::<Result<Vec<_>, _>>();
-    let only = only.map_err(|error| format!("in the list of files: {error}"))?;
-    let mut roots = Vec::new();
-    for path in &start.paths {
-        // A source that is not there is one problem among others; one that may not be reached ends it.
-        let (dir, below) = access.resolve(path, false)?;
-        match destination::source(&dir, below, path.ends_with(b"/.") || &path[..] == b".") {
-            Ok(root) => roots.push(root),
-            Err(error) => problems.tell(path_from(path), error),
-        }
-    }
-    Ok(PreparedPull { roots, options, excludes, only, problems })
-}
+/// What goes on after the answer to a start.
+type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs `job` on a thread with the user's rights.
 async fn on_user_thread<T: Send + 'static>(
@@ -297,7 +352,7 @@ async fn pass_on_problems(session: Session, passing: Problems, mut told: mpsc::U
         }
         let mut problems = vec![wire(first)];
         let mut bytes = 0;
-        while bytes < 32 << 10
+        while bytes < PROBLEM_BYTES_MAX
             && let Ok(problem) = told.try_recv()
         {
             let problem = wire(problem);
@@ -369,7 +424,9 @@ impl Pieces for Station {
     }
 
     fn enter_thread(&self) {
-        self.access.enter_thread();
+        if let Role::Server(access) = &self.role {
+            access.enter_thread();
+        }
     }
 }
 
@@ -387,7 +444,6 @@ impl Handler for Station {
             target.stop();
         }
         // Offers that still wait for a start get their answer.
-        let _ = self.refused.set("the session is over".to_owned());
-        self.started.notify_waiters();
+        self.refuse("the session is over".to_owned());
     }
 }

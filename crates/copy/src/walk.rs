@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use longhaul_files::attr::read_xattrs;
+use longhaul_files::limits::DEPTH_MAX;
 use longhaul_files::{Attr, Dir, Kind, Name, RelPath, Xattr};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -191,6 +192,11 @@ impl Walk {
                 continue;
             }
             let Some(level) = levels.last() else { break };
+            if levels.len() >= DEPTH_MAX {
+                let at = level.dir.path().join(name.as_os_str());
+                self.problems.tell(at, format!("not copied: it lies more than {DEPTH_MAX} directories deep"));
+                continue;
+            }
             let Some(dir) = self.enter(&level.dir, &name) else { continue };
             let (parent, path) = (level.id, join(&level.path, &name));
             let id = self.offer_dir(&dir, &attr, parent, name.as_bytes())?;
@@ -219,16 +225,16 @@ impl Walk {
         loop {
             // In the order of their numbers, a part at a time: a directory may hold millions.
             let mut names = Vec::new();
+            let mut read = 0;
             for entry in entries.by_ref().take(SORTED_NAMES_MAX) {
+                read += 1;
                 match entry {
                     Ok(entry) => names.push(entry),
-                    Err(error) => {
-                        self.problems.tell(dir.path(), cannot("read on in", &error));
-                        break;
-                    }
+                    // One name that cannot be used, or the end of what can be read.
+                    Err(error) => self.problems.tell(dir.path(), cannot("read all of", &error)),
                 }
             }
-            if names.is_empty() {
+            if read == 0 {
                 return Ok(level);
             }
             names.sort_unstable_by_key(|entry| entry.inode);
@@ -503,13 +509,16 @@ fn data_ranges(file: &std::fs::File, size: u64) -> io::Result<Vec<WireRange>> {
     if ranges.is_empty() && size > 0 {
         ranges.push((size - 1, size));
     }
-    Ok(to_wire_ranges(ranges.into_iter()))
+    Ok(to_wire_ranges(ranges.into_iter(), RANGES_MAX))
 }
 
-/// `cannot open: Permission denied`.
+/// `cannot open it: Permission denied`.
 pub(crate) fn cannot(what: &str, error: &io::Error) -> String {
-    // The kernel's own words, without Rust's "(os error 13)".
+    format!("cannot {what} it: {}", words(error))
+}
+
+/// The kernel's own words, without Rust's "(os error 13)".
+pub(crate) fn words(error: &io::Error) -> String {
     let text = error.to_string();
-    let words = text.split(" (os error").next().unwrap_or(&text);
-    format!("cannot {what} it: {words}")
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

@@ -303,17 +303,22 @@ impl Dir {
         Ok(self.follow(name, flags)?.into())
     }
 
-    /// Opens a file for reading and writing, and makes it (mode 0600) when it is not there; `exclusive`: it must not
-    /// be there.
+    /// Makes a file (mode 0600) and opens it for reading and writing.
+    ///
+    /// # Errors
+    /// `EEXIST` when the name is taken, and as `open(2)`.
+    pub fn create_file(&self, name: &Name) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::from_raw_mode(0o600))?.into())
+    }
+
+    /// Opens an existing file for reading and writing. A link is not followed, and a pipe or device not waited for.
     ///
     /// # Errors
     /// As `open(2)`.
-    pub fn create_file(&self, name: &Name, exclusive: bool) -> io::Result<File> {
-        let mut flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if exclusive {
-            flags |= OFlags::EXCL;
-        }
-        Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::from_raw_mode(0o600))?.into())
+    pub fn open_for_update(&self, name: &Name) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        Ok(rustix::fs::openat(&*self.fd()?, name.as_os_str(), flags, Mode::empty())?.into())
     }
 
     /// Opens an existing file for writing past the page cache.
@@ -345,12 +350,12 @@ impl Dir {
         Ok(())
     }
 
-    /// Makes a directory (mode 0700); false when one is there already.
+    /// Makes a directory with these permission bits, the process' umask aside; false when one is there already.
     ///
     /// # Errors
     /// As `mkdir(2)`, also when something else has the name.
-    pub fn make_dir(&self, name: &Name) -> io::Result<bool> {
-        match rustix::fs::mkdirat(&*self.fd()?, name.as_os_str(), Mode::from_raw_mode(0o700)) {
+    pub fn make_dir(&self, name: &Name, mode: u32) -> io::Result<bool> {
+        match rustix::fs::mkdirat(&*self.fd()?, name.as_os_str(), Mode::from_raw_mode(mode & 0o7777)) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => match self.attr(name)? {
                 Some(attr) if attr.kind == Kind::Dir => Ok(false),
@@ -522,7 +527,7 @@ mod tests {
         );
         assert!(dir.open_beneath(&rel("in/b")).is_ok(), "a link that stays below is followed");
         assert_eq!(dir.attr(&name("out")).unwrap().unwrap().kind, Kind::Symlink);
-        assert!(dir.create_file(&name("out"), false).is_err());
+        assert!(dir.open_for_update(&name("out")).is_err());
         assert!(dir.set_mode(&name("out"), 0o777).is_err());
         let mode = std::fs::metadata(temp.path().join("secret")).unwrap().permissions().mode();
         assert_ne!(mode & 0o777, 0o777);
@@ -573,15 +578,15 @@ mod tests {
         let dirs: Vec<Dir> = (0..OPEN_DIRS_MAX + 50)
             .map(|i| {
                 let n = name(&format!("d{i}"));
-                assert!(dir.make_dir(&n).unwrap());
-                assert!(!dir.make_dir(&n).unwrap());
+                assert!(dir.make_dir(&n, 0o700).unwrap());
+                assert!(!dir.make_dir(&n, 0o700).unwrap());
                 dir.child(n).child(name("x"))
             })
             .collect();
         for d in &dirs {
             let (parent, n) = d.parent().unwrap();
-            parent.make_dir(n).unwrap();
-            d.create_file(&name("f"), true).unwrap();
+            parent.make_dir(n, 0o700).unwrap();
+            d.create_file(&name("f")).unwrap();
         }
         for d in &dirs {
             assert_eq!(d.attr(&name("f")).unwrap().unwrap().kind, Kind::File);
@@ -602,7 +607,7 @@ mod tests {
     fn entries_are_all_names_but_dots() {
         let (_temp, dir) = tree();
         for n in ["x\ny", "...", "\u{fffd}"] {
-            dir.create_file(&name(n), true).unwrap();
+            dir.create_file(&name(n)).unwrap();
         }
         let mut names: Vec<Name> = dir.entries().unwrap().map(|e| e.unwrap().name).collect();
         names.sort();
@@ -618,7 +623,7 @@ mod tests {
         assert_eq!(dir.read_link(&name("l")).unwrap(), b"nowhere\xff");
         dir.set_modified(&name("l"), Time { seconds: -5, nanos: 7 }).unwrap();
         assert_eq!(dir.attr(&name("l")).unwrap().unwrap().modified, Time { seconds: -5, nanos: 7 });
-        dir.create_file(&name("f"), true).unwrap();
+        dir.create_file(&name("f")).unwrap();
         dir.set_mode(&name("f"), 0o640).unwrap();
         dir.hard_link(&name("f"), &dir.child(name("a")), &name("g")).unwrap();
         let attr = dir.child(name("a")).attr(&name("g")).unwrap().unwrap();

@@ -15,3 +15,6 @@ pub const XATTR_BYTES_MAX: usize = 32 << 10;
 
 /// Extended attributes of one file.
 pub const XATTRS_MAX: usize = 256;
+
+/// Directories below a tree's top: a path through more is longer than programs take (PATH_MAX, two bytes a level).
+pub const DEPTH_MAX: usize = PATH_BYTES_MAX / 2;

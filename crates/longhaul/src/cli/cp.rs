@@ -349,7 +349,8 @@ impl Cp {
                     bail!("all sources must be on one far host");
                 }
                 let sources = from.iter().filter_map(|place| far_path(place).map(<[u8]>::to_vec)).collect();
-                Ok((Job::Pull { sources, destination: here.clone() }, from[0].clone()))
+                let in_exports = matches!(from[0], Place::Server { .. });
+                Ok((Job::Pull { sources, in_exports, destination: here.clone() }, from[0].clone()))
             }
             (_, Some(_)) => bail!("both sides are far away: run longhaul on one of the two hosts"),
             (far, None) => {
