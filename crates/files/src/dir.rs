@@ -1,14 +1,18 @@
-//! Directories held by descriptor. Every operation takes one checked [`Name`] and never follows a symbolic link, so
-//! nothing outside the tree can be reached, whatever anybody renames meanwhile.
+//! Directories held by descriptor. Operations take one checked [`Name`] and follow no symbolic link, so nothing outside
+//! the tree can be reached, whatever anybody renames meanwhile. Two exceptions: those called `*_following` follow links,
+//! in a confined tree only inside it, as `open_beneath` does; and a directory that is moved out of the tree while it is
+//! open is still worked in.
 //!
 //! A large tree has more directories than a process may have open: each [`Dir`] knows its parent and is opened again
 //! when it is needed and its descriptor has been given up for others.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::attr::{Attr, Kind, Time, attr_of, timestamps};
 use crate::limits::OPEN_DIRS_MAX;
-use crate::name::{Name, RelPath};
+use crate::name::{Name, NameError, RelPath, shown};
 
 /// A directory; clones are the same.
 #[derive(Clone)]
@@ -234,7 +238,8 @@ impl Dir {
     /// Its descriptor.
     ///
     /// # Errors
-    /// As `open(2)`: the directory may have gone, or something else may be in its place.
+    /// As `open(2)`: it may have gone, or be no directory any more. One that was closed and has been replaced by another
+    /// directory meanwhile is not told from it.
     pub fn fd(&self) -> io::Result<Arc<OwnedFd>> {
         // Not recursive: a tree may be deeper than a thread's stack.
         let mut closed = Vec::new();
@@ -282,7 +287,7 @@ impl Dir {
     /// The names it holds, in the order of the file system.
     ///
     /// # Errors
-    /// As `open(2)`; reading on may fail as `getdents(2)`.
+    /// As `open(2)`; reading on may fail as `getdents(2)`, and one entry for a name that is too long.
     pub fn entries(&self) -> io::Result<impl Iterator<Item = io::Result<DirEntry>> + use<>> {
         // A descriptor of its own: a shared one would share the position.
         let fd = rustix::fs::openat(&*self.fd()?, ".", DIR_FLAGS, Mode::empty())?;
@@ -292,8 +297,8 @@ impl Dir {
                 Ok(entry) => entry,
                 Err(error) => return Some(Err(error.into())),
             };
-            let name = Name::new(entry.file_name().to_bytes()).ok()?; // `.` and `..`
-            Some(Ok(DirEntry { name, inode: entry.ino() }))
+            let name = name_in_dir(entry.file_name().to_bytes())?;
+            Some(name.map(|name| DirEntry { name, inode: entry.ino() }))
         }))
     }
 
@@ -475,15 +480,28 @@ impl Dir {
     }
 }
 
+/// A name as the file system lists it; `None` for `.` and `..`.
+fn name_in_dir(bytes: &[u8]) -> Option<io::Result<Name>> {
+    match Name::new(bytes) {
+        Ok(name) => Some(Ok(name)),
+        Err(NameError::Reserved) => None,
+        Err(error) => {
+            let name = shown(OsStr::from_bytes(bytes));
+            Some(Err(io::Error::new(io::ErrorKind::InvalidFilename, format!("`{name}`: {error}"))))
+        }
+    }
+}
+
 /// Lets the process open as many files as it may.
 pub fn raise_open_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Without it the lower limit stays, under which everything works, too.
+    // Without it the lower limit stays, under which one copy works, but not many sessions of a server.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// Whether `dir`'s file system lies on a disk of this host: not in memory, not on a network.
+/// Whether `dir`'s file system lies on a disk of this host: not in memory, not on a network. One that may span several
+/// disks (btrfs, ZFS) or lies over others (overlayfs) has no disk's number, and counts as not.
 #[must_use]
 pub fn is_on_local_disk(dir: &Dir) -> bool {
     let device = dir.fd().ok().and_then(|fd| rustix::fs::fstat(fd.as_fd()).ok()).map(|stat| stat.st_dev);
@@ -640,6 +658,14 @@ mod tests {
         let mut names: Vec<Name> = dir.entries().unwrap().map(|e| e.unwrap().name).collect();
         names.sort();
         assert_eq!(names, ["...", "a", "x\ny", "\u{fffd}"].map(name));
+    }
+
+    #[test]
+    fn a_name_too_long_for_us_is_an_error_and_not_passed_over() {
+        // As FAT may list; the file systems that tests can expect end at 255 bytes themselves.
+        let error = name_in_dir("\u{fc}".repeat(128).as_bytes()).unwrap().unwrap_err();
+        assert!(error.to_string().contains("256 bytes is too long"), "{error}");
+        assert!(name_in_dir(b".").is_none() && name_in_dir(b"..").is_none());
     }
 
     #[test]
