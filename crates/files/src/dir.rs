@@ -1,7 +1,7 @@
 //! Directories held by descriptor. Operations take one checked [`Name`] and follow no symbolic link, so nothing outside
-//! the tree can be reached, whatever anybody renames meanwhile. Two exceptions: those called `*_following` follow links,
-//! in a confined tree only inside it, as `open_beneath` does; and a directory that is moved out of the tree while it is
-//! open is still worked in.
+//! the tree can be reached, whatever anybody renames meanwhile. Two exceptions: what is called `*_following` follows
+//! links, in a confined tree only inside it, as `open_beneath` does; and a directory that is moved out of the tree
+//! while it is open is still worked in.
 //!
 //! A large tree has more directories than a process may have open: each [`Dir`] knows its parent and is opened again
 //! when it is needed and its descriptor has been given up for others.
@@ -238,8 +238,8 @@ impl Dir {
     /// Its descriptor.
     ///
     /// # Errors
-    /// As `open(2)`: it may have gone, or be no directory any more. One that was closed and has been replaced by another
-    /// directory meanwhile is not told from it.
+    /// As `open(2)`: it may have gone, or be no directory any more. Another directory that has taken the place of a
+    /// closed one is not told from it.
     pub fn fd(&self) -> io::Result<Arc<OwnedFd>> {
         // Not recursive: a tree may be deeper than a thread's stack.
         let mut closed = Vec::new();

@@ -1,6 +1,6 @@
 //! Every bound of this crate, with its derivation.
 
-/// Bytes in a name: NAME_MAX of Linux. Some file systems take more (FAT, NTFS: 255 characters); such a name is an error.
+/// Bytes in a name: NAME_MAX of Linux. Some file systems take more (FAT: 255 characters); such a name is an error.
 pub const NAME_BYTES_MAX: usize = 255;
 
 /// Bytes in a relative path that is read as one text: PATH_MAX, as much as a system call takes.
