@@ -60,9 +60,9 @@ pub struct Attr {
     pub size: u64,
     /// Allocated 512-byte blocks: fewer than the size needs mean holes.
     pub blocks: u64,
-    /// Time of the last change of its bytes.
+    /// Time of the last change of its bytes, or what was set as such.
     pub modified: Time,
-    /// Time of the last change of anything: cannot be set back.
+    /// Time of the last change of anything, its names and attributes included: cannot be set but by the clock.
     pub changed: Time,
     /// Names it has.
     pub links: u64,
@@ -110,11 +110,13 @@ impl Attr {
         self.kind == Kind::File && self.blocks.saturating_mul(512) < self.size
     }
 
-    /// Whether it is still the file, with the bytes, that it was when `earlier` was read.
+    /// Whether it is still the file, with the bytes, that it was when `earlier` was read: as far as the times tell,
+    /// which on most file systems go in steps of some milliseconds.
     #[must_use]
     pub fn is_unchanged_since(&self, earlier: &Self) -> bool {
-        (self.device, self.inode, self.size, self.modified)
-            == (earlier.device, earlier.inode, earlier.size, earlier.modified)
+        let version = |attr: &Self| (attr.device, attr.inode, attr.size, attr.modified, attr.changed);
+        // A new mode or name also counts as a change: who writes and sets `modified` back leaves no other trace.
+        version(self) == version(earlier)
     }
 }
 
@@ -204,4 +206,33 @@ pub fn read_xattrs(file: impl AsFd) -> io::Result<Vec<Xattr>> {
 pub fn set_xattr(file: impl AsFd, xattr: &Xattr) -> io::Result<()> {
     let name = CString::new(xattr.name.as_slice()).map_err(|_| io::ErrorKind::InvalidInput)?;
     Ok(rustix::fs::fsetxattr(file, name, &xattr.value, XattrFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn bytes_written_under_an_old_time_are_a_change() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"before").unwrap();
+        let earlier = attr_of(&file).unwrap();
+        assert!(attr_of(&file).unwrap().is_unchanged_since(&earlier));
+        // As often as it takes: the clock of the file system may go in steps.
+        let begun = Instant::now();
+        let later = loop {
+            std::os::unix::fs::FileExt::write_all_at(&file, b"behind", 0).unwrap();
+            set_modified(&file, earlier.modified).unwrap();
+            let later = attr_of(&file).unwrap();
+            if later.changed != earlier.changed {
+                break later;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(5), "the clock stands");
+        };
+        assert_eq!((later.size, later.modified), (earlier.size, earlier.modified));
+        assert!(!later.is_unchanged_since(&earlier));
+    }
 }

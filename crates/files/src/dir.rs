@@ -1,13 +1,18 @@
-//! Directories held by descriptor. Every operation takes one checked [`Name`] and never follows a symbolic link, so
-//! nothing outside the tree can be reached, whatever anybody renames meanwhile.
+//! Directories held by descriptor. Operations take one checked [`Name`] and follow no symbolic link, so nothing outside
+//! the tree can be reached, whatever anybody renames meanwhile. Two exceptions: what is called `*_following` follows
+//! links, in a confined tree only inside it, as `open_beneath` does; and a directory that is moved out of the tree
+//! while it is open is still worked in.
 //!
 //! A large tree has more directories than a process may have open: each [`Dir`] knows its parent and is opened again
 //! when it is needed and its descriptor has been given up for others.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,48 +22,50 @@ use rustix::io::Errno;
 
 use crate::attr::{Attr, Kind, Time, attr_of, timestamps};
 use crate::limits::OPEN_DIRS_MAX;
-use crate::name::{Name, RelPath};
+use crate::name::{Name, NameError, RelPath, shown};
 
 /// A directory; clones are the same.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Dir(Arc<Node>);
 
-#[derive(Debug)]
 struct Node {
     id: u64,
-    place: Place,
-    cache: Arc<OpenDirs>,
+    depth: u32,
+    /// `None`: the top of its tree.
+    above: Option<Above>,
+    tree: Arc<Tree>,
 }
 
-#[derive(Debug)]
-enum Place {
-    /// The top of a tree, open for as long as the tree is used, and what it is called in messages.
-    Top {
-        fd: Arc<OwnedFd>,
-        path: PathBuf,
-        within: Option<Within>,
-    },
-    Below {
-        parent: Dir,
-        name: Name,
-    },
+struct Above {
+    parent: Dir,
+    name: Name,
+}
+
+/// What all directories of a tree share.
+struct Tree {
+    /// Its top, open for as long as the tree is used.
+    top: Arc<OwnedFd>,
+    /// What the top is called in messages.
+    path: PathBuf,
+    within: Option<Within>,
+    open: OpenDirs,
 }
 
 /// The tree that no link may lead out of, and where in it a top is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Within {
     root: Arc<OwnedFd>,
     below: RelPath,
 }
 
 /// The open descriptors of a tree's directories, the longest unused given up first.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct OpenDirs {
     next_id: AtomicU64,
     open: Mutex<Recent>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Recent {
     clock: u64,
     fds: HashMap<u64, (u64, Arc<OwnedFd>)>,
@@ -95,7 +102,18 @@ impl OpenDirs {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.cache.forget(self.id);
+        self.tree.open.forget(self.id);
+        // Not recursive: a tree may be deeper than a thread's stack.
+        let mut above = self.above.take();
+        while let Some(Above { parent, .. }) = above {
+            above = Arc::into_inner(parent.0).and_then(|mut last| last.above.take());
+        }
+    }
+}
+
+impl fmt::Debug for Dir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Dir").field(&self.path()).finish()
     }
 }
 
@@ -117,7 +135,7 @@ impl Dir {
     /// As `open(2)`.
     pub fn open_path(path: &std::path::Path) -> io::Result<Self> {
         let fd = rustix::fs::openat(CWD, path, DIR_FLAGS, Mode::empty())?;
-        Ok(Self::top(fd, path.to_owned(), None))
+        Ok(Self::top(Arc::new(fd), path.to_owned(), None))
     }
 
     /// As [`open_path`](Self::open_path); but from there on also the operations that follow links (`*_following`)
@@ -128,29 +146,27 @@ impl Dir {
     pub fn open_confined(path: &std::path::Path) -> io::Result<Self> {
         let fd = Arc::new(rustix::fs::openat(CWD, path, DIR_FLAGS, Mode::empty())?);
         let within = Some(Within { root: Arc::clone(&fd), below: RelPath::default() });
-        let place = Place::Top { fd, path: path.to_owned(), within };
-        Ok(Self(Arc::new(Node { id: 0, place, cache: Arc::default() })))
+        Ok(Self::top(fd, path.to_owned(), within))
     }
 
-    fn top(fd: OwnedFd, path: PathBuf, within: Option<Within>) -> Self {
-        let place = Place::Top { fd: Arc::new(fd), path, within };
-        Self(Arc::new(Node { id: 0, place, cache: Arc::default() }))
+    fn top(fd: Arc<OwnedFd>, path: PathBuf, within: Option<Within>) -> Self {
+        let tree = Arc::new(Tree { top: fd, path, within, open: OpenDirs::default() });
+        Self(Arc::new(Node { id: 0, depth: 0, above: None, tree }))
+    }
+
+    /// The names that lead here from the top of its tree.
+    fn names(&self) -> impl Iterator<Item = &Name> {
+        // Not recursive: a tree may be deeper than a thread's stack.
+        let upwards = std::iter::successors(self.parent(), |(parent, _)| parent.parent());
+        let mut names: Vec<&Name> = upwards.map(|(_, name)| name).collect();
+        names.reverse();
+        names.into_iter()
     }
 
     /// The tree that `path`, below this directory, is confined to, and where in it that is.
     fn within(&self, path: &RelPath) -> Option<Within> {
-        let mut names = Vec::new();
-        let mut at = self;
-        let within = loop {
-            match &at.0.place {
-                Place::Top { within, .. } => break within.as_ref()?,
-                Place::Below { parent, name } => {
-                    names.push(name);
-                    at = parent;
-                }
-            }
-        };
-        let names = names.into_iter().rev().chain(path.names());
+        let within = self.0.tree.within.as_ref()?;
+        let names = self.names().chain(path.names());
         let below = names.fold(within.below.clone(), |below, name| below.join(name.clone()));
         Some(Within { root: Arc::clone(&within.root), below })
     }
@@ -176,7 +192,7 @@ impl Dir {
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let fd = rustix::fs::openat2(&*self.fd()?, path.to_path_buf(), DIR_FLAGS, Mode::empty(), beneath)?;
         let shown = path.names().iter().fold(self.path(), |shown, name| shown.join(name.as_os_str()));
-        Ok(Self::top(fd, shown, self.within(path)))
+        Ok(Self::top(Arc::new(fd), shown, self.within(path)))
     }
 
     /// Opens the directory called `name`, or that a link of that name leads to, as the top of a tree of its own.
@@ -186,59 +202,60 @@ impl Dir {
     pub fn open_dir_following(&self, name: &Name) -> io::Result<Self> {
         let fd = self.follow(name, DIR_FLAGS)?;
         let within = self.within(&RelPath::default().join(name.clone()));
-        Ok(Self::top(fd, self.path().join(name.as_os_str()), within))
+        Ok(Self::top(Arc::new(fd), self.path().join(name.as_os_str()), within))
     }
 
     /// The directory called `name` in this one; opened when it is needed.
     #[must_use]
     pub fn child(&self, name: Name) -> Self {
-        let cache = Arc::clone(&self.0.cache);
-        let id = cache.next_id.fetch_add(1, Ordering::Relaxed) + 1;
-        Self(Arc::new(Node { id, place: Place::Below { parent: self.clone(), name }, cache }))
+        let tree = Arc::clone(&self.0.tree);
+        let id = tree.open.next_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let depth = self.0.depth.saturating_add(1);
+        Self(Arc::new(Node { id, depth, above: Some(Above { parent: self.clone(), name }), tree }))
     }
 
     /// For messages: the path it was found by.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        match &self.0.place {
-            Place::Top { path, .. } => path.clone(),
-            Place::Below { parent, name } => parent.path().join(name.as_os_str()),
-        }
+        let mut path = self.0.tree.path.clone();
+        path.extend(self.names().map(Name::as_os_str));
+        path
+    }
+
+    /// How many directories it is below the top of its tree. Nothing here refuses what is deeper than
+    /// [`DEPTH_MAX`](crate::limits::DEPTH_MAX); who goes down a tree should.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.0.depth as usize
     }
 
     /// The directory above and this one's name there; `None` at the top.
     #[must_use]
     pub fn parent(&self) -> Option<(&Self, &Name)> {
-        match &self.0.place {
-            Place::Top { .. } => None,
-            Place::Below { parent, name } => Some((parent, name)),
-        }
+        self.0.above.as_ref().map(|above| (&above.parent, &above.name))
     }
 
     /// Its descriptor.
     ///
     /// # Errors
-    /// As `open(2)`: the directory may have gone, or something else may be in its place.
+    /// As `open(2)`: it may have gone, or be no directory any more. Another directory that has taken the place of a
+    /// closed one is not told from it.
     pub fn fd(&self) -> io::Result<Arc<OwnedFd>> {
         // Not recursive: a tree may be deeper than a thread's stack.
         let mut closed = Vec::new();
         let mut at = self;
         let mut fd = loop {
-            match &at.0.place {
-                Place::Top { fd, .. } => break Arc::clone(fd),
-                Place::Below { parent, name } => match at.0.cache.get(at.0.id) {
-                    Some(fd) => break fd,
-                    None => {
-                        closed.push((at.0.id, name));
-                        at = parent;
-                    }
-                },
+            let Some((parent, name)) = at.parent() else { break Arc::clone(&self.0.tree.top) };
+            if let Some(fd) = self.0.tree.open.get(at.0.id) {
+                break fd;
             }
+            closed.push((at.0.id, name));
+            at = parent;
         };
         for (id, name) in closed.into_iter().rev() {
             let flags = DIR_FLAGS | OFlags::NOFOLLOW;
             fd = Arc::new(rustix::fs::openat(&*fd, name.as_os_str(), flags, Mode::empty())?);
-            self.0.cache.put(id, &fd);
+            self.0.tree.open.put(id, &fd);
         }
         Ok(fd)
     }
@@ -270,7 +287,7 @@ impl Dir {
     /// The names it holds, in the order of the file system.
     ///
     /// # Errors
-    /// As `open(2)`; reading on may fail as `getdents(2)`.
+    /// As `open(2)`; reading on may fail as `getdents(2)`, and one entry for a name that is too long.
     pub fn entries(&self) -> io::Result<impl Iterator<Item = io::Result<DirEntry>> + use<>> {
         // A descriptor of its own: a shared one would share the position.
         let fd = rustix::fs::openat(&*self.fd()?, ".", DIR_FLAGS, Mode::empty())?;
@@ -280,8 +297,8 @@ impl Dir {
                 Ok(entry) => entry,
                 Err(error) => return Some(Err(error.into())),
             };
-            let name = Name::new(entry.file_name().to_bytes()).ok()?; // `.` and `..`
-            Some(Ok(DirEntry { name, inode: entry.ino() }))
+            let name = name_in_dir(entry.file_name().to_bytes())?;
+            Some(name.map(|name| DirEntry { name, inode: entry.ino() }))
         }))
     }
 
@@ -468,15 +485,28 @@ impl Dir {
     }
 }
 
+/// A name as the file system lists it; `None` for `.` and `..`.
+fn name_in_dir(bytes: &[u8]) -> Option<io::Result<Name>> {
+    match Name::new(bytes) {
+        Ok(name) => Some(Ok(name)),
+        Err(NameError::Reserved) => None,
+        Err(error) => {
+            let name = shown(OsStr::from_bytes(bytes));
+            Some(Err(io::Error::new(io::ErrorKind::InvalidFilename, format!("`{name}`: {error}"))))
+        }
+    }
+}
+
 /// Lets the process open as many files as it may.
 pub fn raise_open_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Without it the lower limit stays, under which everything works, too.
+    // Without it the lower limit stays, under which one copy works, but not many sessions of a server.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// Whether `dir`'s file system lies on a disk of this host: not in memory, not on a network.
+/// Whether `dir`'s file system lies on a disk of this host: not in memory, not on a network. One that may span several
+/// disks (btrfs, ZFS) or lies over others (overlayfs) has no disk's number, and counts as not.
 #[must_use]
 pub fn is_on_local_disk(dir: &Dir) -> bool {
     let device = dir.fd().ok().and_then(|fd| rustix::fs::fstat(fd.as_fd()).ok()).map(|stat| stat.st_dev);
@@ -591,7 +621,28 @@ mod tests {
         for d in &dirs {
             assert_eq!(d.attr(&name("f")).unwrap().unwrap().kind, Kind::File);
         }
-        assert!(dir.0.cache.open.lock().unwrap().fds.len() <= OPEN_DIRS_MAX);
+        assert!(dir.0.tree.open.open.lock().unwrap().fds.len() <= OPEN_DIRS_MAX);
+    }
+
+    #[test]
+    fn a_deep_tree_needs_no_deep_stack() {
+        const DEPTH: usize = 100_000;
+        let (temp, top) = tree();
+        let path = temp.path().join("top");
+        let small = std::thread::Builder::new().stack_size(128 << 10).spawn(move || {
+            let deepest = (0..DEPTH).fold(top.clone(), |dir, _| dir.child(name("d")));
+            assert_eq!((top.depth(), deepest.depth()), (0, DEPTH));
+            assert_eq!(deepest.path(), path.join(vec!["d"; DEPTH].join("/")));
+            assert_eq!(format!("{deepest:?}").len(), format!("{top:?}").len() + 2 * DEPTH);
+            // A branch keeps what is above it, and no more.
+            let (parent, _) = deepest.parent().unwrap();
+            let branch = parent.child(name("e"));
+            drop(deepest);
+            assert_eq!(branch.depth(), DEPTH);
+            drop(branch);
+            assert_eq!(Arc::strong_count(&top.0), 1);
+        });
+        small.unwrap().join().unwrap();
     }
 
     #[test]
@@ -612,6 +663,14 @@ mod tests {
         let mut names: Vec<Name> = dir.entries().unwrap().map(|e| e.unwrap().name).collect();
         names.sort();
         assert_eq!(names, ["...", "a", "x\ny", "\u{fffd}"].map(name));
+    }
+
+    #[test]
+    fn a_name_too_long_for_us_is_an_error_and_not_passed_over() {
+        // As FAT may list; the file systems that tests can expect end at 255 bytes themselves.
+        let error = name_in_dir("\u{fc}".repeat(128).as_bytes()).unwrap().unwrap_err();
+        assert!(error.to_string().contains("256 bytes is too long"), "{error}");
+        assert!(name_in_dir(b".").is_none() && name_in_dir(b"..").is_none());
     }
 
     #[test]
