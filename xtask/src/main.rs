@@ -6,7 +6,7 @@
 //!
 //! Map: [`bench`] and [`demo`] are the commands; [`course`] runs one tool once over a link and judges the outcome;
 //! [`tool`] knows each rival, [`server`] what serves it; [`link`] is the emulated network, [`data`] what is copied,
-//! [`limited`] a command under a time limit, [`environment`] the machine.
+//! [`limited`] a command under a time limit, [`usage`] what it takes of the machine, [`environment`] the machine.
 
 mod bench;
 mod course;
@@ -18,6 +18,7 @@ mod link;
 mod server;
 mod show;
 mod tool;
+mod usage;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -138,7 +138,7 @@ impl Tool {
             Self::Longhaul => [access.longhaul().display().to_string(), "cp".to_owned()]
                 .into_iter()
                 .chain(recursive("-r"))
-                .chain((!job.progress).then(|| "-q".to_owned()))
+                .chain((!job.progress).then(|| ["-q", "--json"].map(str::to_owned)).into_iter().flatten())
                 .chain(["--identity".to_owned(), access.client_key().display().to_string()])
                 .chain(["--known-hosts".to_owned(), access.longhaul_known_hosts().display().to_string()])
                 .chain(job.trace.iter().flat_map(|file| ["--trace".to_owned(), file.display().to_string()]))
@@ -247,7 +247,7 @@ mod tests {
         assert!(words(Tool::Xrdcp, false).ends_with("root://far:1094/TOP/src/thing /near/"));
         assert!(words(Tool::XrdcpS15, false).starts_with("xrdcp --nopbar -S 15 root:"));
         assert!(words(Tool::Longhaul, true).ends_with("longhaul://far:7473/data/thing /near/"));
-        assert!(words(Tool::Longhaul, true).starts_with("/bin/longhaul cp -r -q "));
+        assert!(words(Tool::Longhaul, true).starts_with("/bin/longhaul cp -r -q --json "));
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub mod table;
 pub mod trace;
 
 pub use record::{
-    Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Scenario, Verdict,
+    Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Said, Scenario, Usage,
+    Verdict,
 };
 pub use summary::Summary;
 pub use trace::Trace;
