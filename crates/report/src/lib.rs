@@ -11,6 +11,7 @@ pub mod plot;
 pub mod record;
 pub mod summary;
 pub mod table;
+pub mod targets;
 pub mod trace;
 
 pub use record::{
@@ -18,4 +19,5 @@ pub use record::{
     Verdict,
 };
 pub use summary::Summary;
+pub use targets::Targets;
 pub use trace::Trace;
