@@ -16,7 +16,7 @@ use rustix::fs::FlockOperation;
 
 use crate::data::{Comparison, Data, Links, arrived};
 use crate::limited::{Ended, Limited, Words, last_words};
-use crate::link::{Host, LinkShape, Network};
+use crate::link::{Between, Host, Network};
 use crate::server::{Access, remove};
 use crate::tool::{Job, Tool};
 use crate::usage;
@@ -35,7 +35,7 @@ pub(crate) struct Course {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heat<'a> {
     pub(crate) tool: Tool,
-    pub(crate) shape: &'a LinkShape,
+    pub(crate) between: Between<'a>,
     pub(crate) data: &'a Data,
     pub(crate) limit: Duration,
     /// From 1; also the seed of the link.
@@ -72,6 +72,15 @@ impl Course {
         })?;
         let access = Access::prepare(&scratch.join("access"), longhaul)?;
         Ok(Self { access, scratch, _lock: lock })
+    }
+
+    pub(crate) fn longhaul(&self) -> &Path {
+        self.access.longhaul()
+    }
+
+    /// The directory of all that it makes.
+    pub(crate) fn scratch(&self) -> &Path {
+        &self.scratch
     }
 
     /// Where copies go to.
@@ -116,7 +125,7 @@ impl Course {
     }
 
     fn make(&self, heat: &Heat<'_>) -> anyhow::Result<Made> {
-        let network = Network::up(self.access.longhaul(), heat.shape, heat.round)?;
+        let network = Network::up(self.access.longhaul(), heat.between, heat.round)?;
         let server = heat.tool.server().start(&network, &self.access, heat.data.parent())?;
         let into = self.destination();
         let job = Job {

@@ -192,10 +192,15 @@ impl Tool {
     }
 }
 
-/// The packages of `tools` that are missing: all those without which one of them cannot run.
-pub(crate) fn missing(tools: &[Tool]) -> Vec<Package> {
+/// All packages of `tools`, with repetitions.
+pub(crate) fn packages(tools: &[Tool]) -> Vec<Package> {
+    tools.iter().flat_map(|tool| tool.packages()).copied().collect()
+}
+
+/// Those of `packages` that are missing.
+pub(crate) fn missing(packages: &[Package]) -> Vec<Package> {
     let mut missing: Vec<Package> = Vec::new();
-    for package in tools.iter().flat_map(|tool| tool.packages()) {
+    for package in packages {
         if !missing.contains(package) && crate::server::program(package.program).is_none() {
             missing.push(*package);
         }
@@ -264,6 +269,6 @@ mod tests {
         let text = how_to_install(&[SSHD, Package { name: "aria2", program: "aria2c" }]);
         assert!(text.contains("sshd, aria2c"), "{text}");
         assert!(text.contains("apt-get install --no-install-recommends openssh-server aria2"), "{text}");
-        assert!(missing(&[Tool::Longhaul]).is_empty());
+        assert!(missing(&packages(&[Tool::Longhaul])).is_empty());
     }
 }
