@@ -73,12 +73,13 @@ impl LinkShape {
         self.gbit > 2.0
     }
 
-    fn options(&self) -> Vec<String> {
+    fn options(&self, seed: &str) -> Vec<String> {
         let mut options =
             vec!["--rate".into(), format!("{}Gbit", self.gbit), "--rtt".into(), format!("{}ms", self.rtt_ms)];
         if self.loss_percent > 0.0 {
             options.extend(["--loss".into(), format!("{}%", self.loss_percent)]);
         }
+        options.extend(["--seed", seed, "--engine", "auto"].map(String::from));
         options
     }
 
@@ -90,11 +91,7 @@ impl LinkShape {
             rate_bps: (self.gbit * 1e9) as u64,
             rtt_us: (self.rtt_ms * 1e3) as u64,
             loss: self.loss_percent / 100.0,
-            command: words
-                .into_iter()
-                .chain(self.options())
-                .chain(["--seed".into(), "ROUND".into()])
-                .collect(),
+            command: words.into_iter().chain(self.options("ROUND")).collect(),
         }
     }
 }
@@ -161,12 +158,7 @@ impl Means {
     fn emulated(longhaul: &Path, shape: &LinkShape, seed: u32) -> anyhow::Result<Self> {
         let name = format!("xtask-{}", std::process::id());
         let mut up = Command::new(longhaul);
-        up.args(["emulate", "up", &name]).args(shape.options()).args([
-            "--seed",
-            &seed.to_string(),
-            "--engine",
-            "auto",
-        ]);
+        up.args(["emulate", "up", &name]).args(shape.options(&seed.to_string()));
         checked(&mut up).context("cannot bring up the emulated link")?;
         Ok(Self::Emulated { longhaul: longhaul.to_owned(), name })
     }
@@ -359,7 +351,8 @@ mod tests {
             assert_eq!(shape.name(), name);
         }
         let lossy: LinkShape = "1g-3.3ms-loss0.01%".parse().unwrap();
-        assert_eq!(lossy.options(), ["--rate", "1Gbit", "--rtt", "3.3ms", "--loss", "0.01%"]);
+        let options = lossy.options("7").join(" ");
+        assert_eq!(options, "--rate 1Gbit --rtt 3.3ms --loss 0.01% --seed 7 --engine auto");
         let record = lossy.record();
         assert_eq!((record.rate_bps, record.rtt_us), (1_000_000_000, 3300));
         assert!((record.loss - 1e-4).abs() < 1e-12);
