@@ -79,6 +79,7 @@ impl Stream {
         };
         check_interrupt()?;
         drop(network);
+        remove(&directory)?;
         let (measured, end) = match measured {
             Ok(measured) => (measured, End::Complete),
             Err(error) => (Measured { bytes: 0, seconds: 0.0 }, End::Failed { reason: format!("{error:#}") }),

@@ -131,11 +131,11 @@ pub(crate) fn machine(environment: &Environment) -> String {
         environment.sysctls.iter().map(|(name, value)| format!("`{name} = {value}`")).collect();
     let rivals: Vec<String> =
         environment.rivals.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    let beside = if rivals.is_empty() { String::new() } else { format!("; beside {}", rivals.join(", ")) };
     let mut text = String::new();
     for line in [
         format!("{}; {}", environment.date, environment.command.join(" ")),
-        format!("{} ({})", environment.program.version, environment.program.revision),
-        format!("beside {}", rivals.join(", ")),
+        format!("{} ({}){beside}", environment.program.version, environment.program.revision),
         format!(
             "{}, kernel {}; {} x {}, {} of memory",
             environment.system,

@@ -258,7 +258,7 @@ impl Targets {
 
 /// What the columns mean.
 const LEGEND: &str = "
-The time of a run, and with it the whole rate, is that of the command from its start to its exit; `own word` is the time that
+All bytes go from far to near. The time of a run, and with it the whole rate, is that of the command from its start to its exit; `own word` is the time that
 `longhaul cp --json` tells, which leaves out the start of the program and its parting from the server. The steady rate is
 the mean from 30 % to 95 % of the bytes, from `--trace`. `90 % after` is the end of the first second with 90 % of the steady
 rate, since the session began. CPU is that of the process on both sides of the kernel's border, memory its peak (VmHWM;
