@@ -258,12 +258,12 @@ impl Targets {
 
 /// What the columns mean.
 const LEGEND: &str = "
-All bytes go from far to near. The time of a run, and with it the whole rate, is that of the command from its start to its exit; `own word` is the time that
-`longhaul cp --json` tells, which leaves out the start of the program and its parting from the server. The steady rate is
-the mean from 30 % to 95 % of the bytes, from `--trace`. `90 % after` is the end of the first second with 90 % of the steady
-rate, since the session began. CPU is that of the process on both sides of the kernel's border, memory its peak (VmHWM;
-of the command as read last, at most 50 ms before its end). A target holds when it holds in every round. `link` is the
-emulator's own word: `ok`, or the doubts below.
+All bytes go from far to near. The time of a run, and with it the whole rate, is that of the command from its start to
+its exit; `own word` is the time that `longhaul cp --json` tells, which leaves out the start of the program and its
+parting from the server. The steady rate is the mean from 30 % to 95 % of the bytes, from `--trace`. `90 % after` is
+the end of the first second with 90 % of the steady rate, since the session began. CPU is that of the process on both
+sides of the kernel's border, memory its peak (VmHWM; of the command as read last, at most 50 ms before its end). A
+target holds when it holds in every round. `link` is the emulator's own word: `ok`, or the doubts below.
 ";
 
 fn figure_row(case: &str, figure: &Figure) -> Vec<String> {
