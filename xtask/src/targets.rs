@@ -32,8 +32,8 @@ use crate::{environment, show};
   cargo xtask bench targets --quick
   cargo xtask bench targets --case 1g-300ms --case tree --rounds 5
 
-Exit codes: 0 every target holds in every round (with --quick: every run ended well); 1 some do not; 2 the series could
-not go on.")]
+Exit codes: 0 every target holds in every round (with --quick: every run ended well); 1 some do not; 2 the series
+could not go on.")]
 pub(crate) struct TargetsBench {
     /// Little data and one round, to see that all works; no target can be judged by it
     #[arg(long)]
@@ -91,10 +91,18 @@ enum To {
     Memory,
 }
 
+/// A copy that is made once a round.
+#[derive(Debug)]
+struct Transfer {
+    what: &'static str,
+    data: Data,
+    to: To,
+}
+
 /// A run of each round.
 #[derive(Clone, Copy, Debug)]
 enum Step<'a> {
-    Copy { what: &'static str, data: &'a Data, to: To },
+    Transfer(&'a Transfer),
     Stream(Stream),
 }
 
@@ -104,7 +112,7 @@ struct Plan {
     about: String,
     /// None: a bare pair of interfaces.
     shape: Option<LinkShape>,
-    copies: Vec<(&'static str, Data, To)>,
+    transfers: Vec<Transfer>,
     streams: Vec<Stream>,
     left_out: Vec<LeftOut>,
     figures: Vec<Figure>,
@@ -171,8 +179,8 @@ impl TargetsBench {
             targets.cases.push(series.case(name.as_written(), &plan, &mut order)?);
             show::write(&series.out.join("results.json"), &targets.to_json()?)?;
             show::write(&series.out.join("results.md"), &targets.markdown())?;
-            for (_, data, _) in plan.copies.iter().filter(|(_, data, _)| data.is_below(&memory("targets"))) {
-                remove(data.source())?;
+            for transfer in plan.transfers.iter().filter(|t| t.data.is_below(&memory("targets"))) {
+                remove(transfer.data.source())?;
             }
         }
         Ok(targets)
@@ -219,7 +227,7 @@ impl TargetsBench {
         Ok(Plan {
             about: "A big file from disk to disk.".to_owned(),
             shape: Some(name.shape()?),
-            copies: vec![(DISK_TO_DISK, data, To::Disk)],
+            transfers: vec![Transfer { what: DISK_TO_DISK, data, to: To::Disk }],
             streams: Vec::new(),
             left_out: Vec::new(),
             figures,
@@ -235,12 +243,12 @@ impl TargetsBench {
                 Figure::shown(whole(what)),
             ]
         });
-        let (copies, left_out) = from_memory(data);
+        let (transfers, left_out) = from_memory(data);
         Ok(Plan {
             about: "A big file from memory to disk, and to memory; both ends and the link share this machine's cores."
                 .to_owned(),
             shape: Some(name.shape()?),
-            copies,
+            transfers,
             streams: Vec::new(),
             left_out,
             figures: figures.collect(),
@@ -259,7 +267,10 @@ impl TargetsBench {
         Ok(Plan {
             about: "A tree of small files beside one file of as many bytes, from disk to disk.".to_owned(),
             shape: Some("1g-100ms".parse().map_err(anyhow::Error::msg)?),
-            copies: vec![(TREE, tree, To::Disk), (ONE_FILE, file, To::Disk)],
+            transfers: vec![
+                Transfer { what: TREE, data: tree, to: To::Disk },
+                Transfer { what: ONE_FILE, data: file, to: To::Disk },
+            ],
             streams: Vec::new(),
             left_out: Vec::new(),
             figures: vec![
@@ -272,7 +283,7 @@ impl TargetsBench {
 
     fn veth(&self) -> anyhow::Result<Plan> {
         let data = self.big(&memory("targets").join("far"), 8)?;
-        let (copies, left_out) = from_memory(data);
+        let (transfers, left_out) = from_memory(data);
         let streams =
             vec![Stream::Iperf3 { connections: 1 }, Stream::Iperf3 { connections: 4 }, Stream::TlsPair];
         let mut figures: Vec<Figure> =
@@ -293,7 +304,7 @@ impl TargetsBench {
                 stream::CIPHER
             ),
             shape: None,
-            copies,
+            transfers,
             streams,
             left_out,
             figures,
@@ -322,13 +333,13 @@ fn whole(of: &str) -> Measure {
 }
 
 /// Copies of a file in memory: to disk, and to memory where there is enough.
-fn from_memory(data: Data) -> (Vec<(&'static str, Data, To)>, Vec<LeftOut>) {
+fn from_memory(data: Data) -> (Vec<Transfer>, Vec<LeftOut>) {
     let needed = data.amount().bytes + MEMORY_LEFT;
     let available = environment::memory("MemAvailable").unwrap_or(0);
-    let mut copies = vec![(MEMORY_TO_DISK, data.clone(), To::Disk)];
+    let to_disk = Transfer { what: MEMORY_TO_DISK, data: data.clone(), to: To::Disk };
     if available >= needed {
-        copies.insert(0, (MEMORY_TO_MEMORY, data, To::Memory));
-        return (copies, Vec::new());
+        let to_memory = Transfer { what: MEMORY_TO_MEMORY, data, to: To::Memory };
+        return (vec![to_memory, to_disk], Vec::new());
     }
     let reason = format!(
         "{:.1} GiB of memory are available, {:.1} are needed beside the source; choose a smaller one with --size",
@@ -336,7 +347,7 @@ fn from_memory(data: Data) -> (Vec<(&'static str, Data, To)>, Vec<LeftOut>) {
         gib(needed)
     );
     eprintln!("without {MEMORY_TO_MEMORY}: {reason}");
-    (copies, vec![LeftOut { tool: MEMORY_TO_MEMORY.to_owned(), reason }])
+    (vec![to_disk], vec![LeftOut { tool: MEMORY_TO_MEMORY.to_owned(), reason }])
 }
 
 fn gib(bytes: u64) -> f64 {
@@ -360,19 +371,19 @@ impl Series {
             None => Between::Pair { scratch: self.disk.scratch() },
         };
         let mut steps: Vec<Step<'_>> = plan.streams.iter().copied().map(Step::Stream).collect();
-        for (what, data, to) in &plan.copies {
-            data.warm()?;
-            steps.push(Step::Copy { what, data, to: *to });
+        for transfer in &plan.transfers {
+            transfer.data.warm()?;
+            steps.push(Step::Transfer(transfer));
         }
-        let record = |(what, data, to): &(&str, Data, To)| longhaul_report::Data {
-            name: (*what).to_owned(),
-            ..data.record(&self.course(*to).destination())
+        let record = |transfer: &Transfer| longhaul_report::Data {
+            name: transfer.what.to_owned(),
+            ..transfer.data.record(&self.course(transfer.to).destination())
         };
         let mut case = Case {
             name,
             about: plan.about.clone(),
             link: between.record(),
-            data: plan.copies.iter().map(record).collect(),
+            data: plan.transfers.iter().map(record).collect(),
             left_out: plan.left_out.clone(),
             trials: Vec::new(),
             figures: plan.figures.clone(),
@@ -383,9 +394,7 @@ impl Series {
                 let what = step.what();
                 eprint!("{order:>4}  {:<18}  round {round}  {what:<17}  ", case.name);
                 let trial = match step {
-                    Step::Copy { what, data, to } => {
-                        self.copy(&case.name, what, (data, to), between, round, *order)?
-                    }
+                    Step::Transfer(transfer) => self.copy(&case.name, transfer, between, round, *order)?,
                     Step::Stream(stream) => self.stream(stream, round, *order)?,
                 };
                 case.trials.push(trial);
@@ -405,12 +414,12 @@ impl Series {
     fn copy(
         &self,
         case: &str,
-        what: &str,
-        (data, to): (&Data, To),
+        transfer: &Transfer,
         between: Between<'_>,
         round: u32,
         order: u32,
     ) -> anyhow::Result<Trial> {
+        let Transfer { what, data, to } = transfer;
         let stem = format!("{case}-{what}-round{round}").replace('%', "").replace(' ', "-");
         let path = self.out.join(format!("{stem}.trace.jsonl"));
         let heat = Heat {
@@ -423,12 +432,12 @@ impl Series {
             trace: Some(&path),
             progress: false,
         };
-        let run = self.course(to).run(&heat)?;
+        let run = self.course(*to).run(&heat)?;
         eprint!("{}", course::in_words(&run, data.amount()));
         if run.end != End::Complete {
             eprintln!();
             remove(&path)?; // of another copy than the one that is measured
-            return Ok(Trial { what: what.to_owned(), run, steady_bps: None, rise_seconds: None });
+            return Ok(Trial { what: (*what).to_owned(), run, steady_bps: None, rise_seconds: None });
         }
         let trace =
             Trace::parse(&show::read(&path)?).with_context(|| format!("cannot read {}", path.display()))?;
@@ -436,7 +445,7 @@ impl Series {
         let steady_bps = trace.steady_bps(run.bytes);
         let rise_seconds = steady_bps.and_then(|bps| trace.seconds_until(RISEN * bps));
         eprintln!("; steady {:.0} Mbit/s", steady_bps.unwrap_or(0.0) / 1e6);
-        Ok(Trial { what: what.to_owned(), run, steady_bps, rise_seconds })
+        Ok(Trial { what: (*what).to_owned(), run, steady_bps, rise_seconds })
     }
 
     fn stream(&self, stream: Stream, round: u32, order: u32) -> anyhow::Result<Trial> {
@@ -452,7 +461,7 @@ impl Series {
 impl Step<'_> {
     fn what(&self) -> String {
         match self {
-            Self::Copy { what, .. } => (*what).to_owned(),
+            Self::Transfer(transfer) => transfer.what.to_owned(),
             Self::Stream(stream) => stream.name(),
         }
     }

@@ -305,7 +305,8 @@ fn runs(case: &Case) -> String {
     for data in &case.data {
         let _ = writeln!(text, "- {}: {}", data.name, amount(data));
     }
-    let rows: Vec<Vec<String>> = case.trials.iter().map(run_row).collect();
+    let rows: Vec<Vec<String>> =
+        case.trials.iter().map(|trial| run_row(trial, case.link.rate_bps > 0)).collect();
     let _ = write!(text, "- link: `{}`\n\n{}", case.link.command.join(" "), markdown(&HEAD, &rows));
     let mut notes: Vec<String> =
         case.left_out.iter().map(|out| format!("{}: not run: {}", out.tool, out.reason)).collect();
@@ -325,7 +326,7 @@ fn runs(case: &Case) -> String {
     text
 }
 
-fn run_row(trial: &Trial) -> Vec<String> {
+fn run_row(trial: &Trial, emulated: bool) -> Vec<String> {
     let run = &trial.run;
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let seconds = |value: f64| format!("{value:.2} s");
@@ -347,7 +348,12 @@ fn run_row(trial: &Trial) -> Vec<String> {
         peak(run.near),
         cpu(run.far),
         peak(run.far),
-        if run.link.trusted { "ok" } else { "DOUBTED" }.to_owned(),
+        match (emulated, run.link.trusted) {
+            (false, _) => "-",
+            (true, true) => "ok",
+            (true, false) => "DOUBTED",
+        }
+        .to_owned(),
     ]
 }
 
