@@ -31,7 +31,7 @@ fast:
 bench:
 	@scripts/prepare $(PACKAGES_BUILD) $(PACKAGES_BENCH)
 	cargo build --release --locked --package longhaul --package xtask
-	target/release/xtask bench copy
+	target/release/xtask bench targets; held=$$?; target/release/xtask bench copy && exit $$held
 
 install:
 	cargo install --locked --path crates/longhaul

@@ -14,9 +14,9 @@ use clap::{Args, ValueEnum};
 use longhaul_report::{LeftOut, Report, Scenario, table};
 
 use crate::course::{self, Course, Heat};
-use crate::data::{Data, LinuxSource};
-use crate::link::{LinkShape, STANDARD_LINKS};
-use crate::tool::{Tool, how_to_install, missing};
+use crate::data::{Data, LinuxSource, memory};
+use crate::link::{Between, LinkShape, STANDARD_LINKS};
+use crate::tool::{Tool, how_to_install, missing, packages};
 use crate::{environment, show};
 
 /// Copy over emulated links with longhaul, scp, rsync, rclone, aria2c and xrdcp, in one series
@@ -79,22 +79,16 @@ enum Kind {
     Tree,
 }
 
-/// Memory, where the source for fast links is: reading a disk while writing it is not what is measured.
-const MEMORY: &str = "/dev/shm/longhaul-bench";
-
 impl CopyBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let longhaul = crate::longhaul_program(self.longhaul.clone())?;
         let tools = if self.tools.is_empty() { Tool::ALL.to_vec() } else { self.tools.clone() };
-        let missing = missing(&tools);
+        let missing = missing(&packages(&tools));
         if !missing.is_empty() {
             bail!("{}, or choose tools with --tool", how_to_install(&missing));
         }
-        let environment = environment::environment(&longhaul, &tools);
-        let out = self.out.clone().unwrap_or_else(|| {
-            let date: String = environment.date.chars().filter(|c| *c != ':').collect();
-            crate::workspace().join(format!("benches/results/copy-{date}"))
-        });
+        let environment = environment::environment(&longhaul, &packages(&tools));
+        let out = self.out.clone().unwrap_or_else(|| environment::results_directory("copy", &environment));
         std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
         let scratch = self.scratch.clone().unwrap_or_else(|| crate::target_directory().join("bench"));
         let series = Series {
@@ -107,7 +101,7 @@ impl CopyBench {
         };
         let report = Report::new("Copies over long links", environment);
         let made = self.scenarios(&series, &scratch, report);
-        crate::server::remove(Path::new(MEMORY))?; // memory that others need
+        crate::server::remove(&memory("bench"))?;
         crate::server::remove(&series.course.destination())?;
         let report = made?;
         show::print_out(&table::report(&report))?;
@@ -153,7 +147,7 @@ impl CopyBench {
                 (false, false) => ByteSize::gib(4),
                 (false, true) => ByteSize::gib(10),
             };
-            let directory = if link.is_fast() { PathBuf::from(MEMORY) } else { scratch.join("far") };
+            let directory = if link.is_fast() { memory("bench") } else { scratch.join("far") };
             return Data::random(&directory, self.size.unwrap_or(default).as_u64());
         }
         let source = LinuxSource::in_cache(&crate::target_directory().join("demo"))?;
@@ -206,7 +200,7 @@ impl Series {
                 );
                 let heat = Heat {
                     tool,
-                    shape: link,
+                    between: Between::Link(link),
                     data,
                     limit: self.limit,
                     round,
@@ -235,11 +229,11 @@ impl Series {
     }
 }
 
-/// The tools in the order of a round: each round begins one further.
-fn in_turn(tools: &[Tool], round: u32) -> Vec<Tool> {
-    let mut turned = tools.to_vec();
+/// What runs in a round, in its order: each round begins one further.
+pub(crate) fn in_turn<T: Copy>(all: &[T], round: u32) -> Vec<T> {
+    let mut turned = all.to_vec();
     if !turned.is_empty() {
-        turned.rotate_left((round as usize - 1) % tools.len());
+        turned.rotate_left((round as usize - 1) % all.len());
     }
     turned
 }
@@ -254,6 +248,6 @@ mod tests {
         let firsts: Vec<Tool> = (1..=3).map(|round| in_turn(&tools, round)[0]).collect();
         assert_eq!(firsts, tools);
         assert_eq!(in_turn(&tools, 4), tools);
-        assert!(in_turn(&[], 2).is_empty());
+        assert!(in_turn::<Tool>(&[], 2).is_empty());
     }
 }

@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use longhaul_report::record::projected_seconds;
-use longhaul_report::{Amount, End, Run, Verdict};
+use longhaul_report::{Amount, End, Run, Said, Usage, Verdict};
 use rustix::fs::FlockOperation;
 
 use crate::data::{Comparison, Data, Links, arrived};
 use crate::limited::{Ended, Limited, Words, last_words};
-use crate::link::{Host, LinkShape, Network};
+use crate::link::{Between, Host, Network};
 use crate::server::{Access, remove};
 use crate::tool::{Job, Tool};
+use crate::usage;
 
 /// What all runs share.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ pub(crate) struct Course {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heat<'a> {
     pub(crate) tool: Tool,
-    pub(crate) shape: &'a LinkShape,
+    pub(crate) between: Between<'a>,
     pub(crate) data: &'a Data,
     pub(crate) limit: Duration,
     /// From 1; also the seed of the link.
@@ -56,6 +57,8 @@ struct Made {
     /// Its last words, where they were not shown already.
     words: String,
     verdict: Verdict,
+    said: Option<Said>,
+    far: Option<Usage>,
 }
 
 impl Course {
@@ -69,6 +72,15 @@ impl Course {
         })?;
         let access = Access::prepare(&scratch.join("access"), longhaul)?;
         Ok(Self { access, scratch, _lock: lock })
+    }
+
+    pub(crate) fn longhaul(&self) -> &Path {
+        self.access.longhaul()
+    }
+
+    /// The directory of all that it makes.
+    pub(crate) fn scratch(&self) -> &Path {
+        &self.scratch
     }
 
     /// Where copies go to.
@@ -95,6 +107,10 @@ impl Course {
             end,
             remarks,
             link: made.verdict,
+            said: made.said,
+            // Rivals start further processes at both ends, which would have to be counted too.
+            near: made.ended.usage.filter(|_| heat.tool == Tool::Longhaul),
+            far: made.far,
         };
         self.clear()?;
         Ok(run)
@@ -109,7 +125,7 @@ impl Course {
     }
 
     fn make(&self, heat: &Heat<'_>) -> anyhow::Result<Made> {
-        let network = Network::up(self.access.longhaul(), heat.shape, heat.round)?;
+        let network = Network::up(self.access.longhaul(), heat.between, heat.round)?;
         let server = heat.tool.server().start(&network, &self.access, heat.data.parent())?;
         let into = self.destination();
         let job = Job {
@@ -121,18 +137,26 @@ impl Course {
         };
         let command = heat.tool.command(&job);
         let log = self.scratch.join("access/tool.log");
-        let shown = heat.progress && heat.tool == Tool::Longhaul;
-        let words = if shown { Words::Shown } else { Words::Kept(&log) };
+        let own = heat.tool == Tool::Longhaul;
+        let shown = heat.progress && own;
+        let summary = self.scratch.join("access/tool.json");
+        let words = match (own, shown) {
+            (_, true) => Words::Shown,
+            (true, false) => Words::Apart { out: &summary, err: &log },
+            (false, false) => Words::Kept(&log),
+        };
         let mut tool = Limited::start(&mut network.command(Host::Near, &command), words)?;
         let ended = tool.wait(heat.limit)?;
+        let far = own.then(|| usage::of(server.id())).flatten();
         let verdict = network.verdict();
         let arrived = if ended.status.is_none() { arrived(&into)? } else { Amount::default() };
         drop(tool);
         drop(server);
         drop(network);
         let words = if shown { String::new() } else { last_words(&log) };
+        let said = (own && !shown).then(|| said(&last_words(&summary))).flatten();
         let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        Ok(Made { ended, arrived, command, words, verdict })
+        Ok(Made { ended, arrived, command, words, verdict, said, far })
     }
 
     fn judge(&self, heat: &Heat<'_>, made: &Made) -> anyhow::Result<(End, Vec<String>)> {
@@ -163,6 +187,11 @@ impl Course {
     }
 }
 
+/// From the line of JSON that `longhaul cp --json` ends with.
+fn said(words: &str) -> Option<Said> {
+    serde_json::from_str(words).ok()
+}
+
 fn failure(status: ExitStatus, words: &str) -> String {
     if words.is_empty() { status.to_string() } else { format!("{status}: {words}") }
 }
@@ -180,5 +209,18 @@ pub(crate) fn in_words(run: &Run, whole: Amount) -> String {
             format!("cut off after {:.0} s, nothing had arrived{trust}", run.seconds)
         }
         End::Failed { reason } => format!("FAILED after {:.1} s: {reason}", run.seconds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_command_says_of_itself() {
+        let line = r#"{"files":1,"bytes":9,"seconds":1.5,"bits_per_second":48.0,"repeated_bytes":3,"lanes":4,"control":"QUIC"}"#;
+        assert_eq!(said(line), Some(Said { seconds: 1.5, lanes: 4, repeated_bytes: 3 }));
+        assert_eq!(said("cannot reach far; try again"), None);
+        assert_eq!(said(""), None);
     }
 }

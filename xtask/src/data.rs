@@ -27,6 +27,12 @@ pub(crate) struct Data {
     amount: Amount,
 }
 
+/// A directory in memory for one of the benchmarks, where the source for fast links is: reading a disk while writing it
+/// is not what is measured. Whoever uses it removes it: others need that memory.
+pub(crate) fn memory(benchmark: &str) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/longhaul-{benchmark}"))
+}
+
 /// What a tool makes of symbolic links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
@@ -70,6 +76,11 @@ impl Data {
 
     pub(crate) fn source(&self) -> &Path {
         &self.source
+    }
+
+    /// Whether it is in that directory.
+    pub(crate) fn is_below(&self, directory: &Path) -> bool {
+        self.source.starts_with(directory)
     }
 
     pub(crate) fn is_tree(&self) -> bool {

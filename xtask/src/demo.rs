@@ -9,8 +9,8 @@ use longhaul_report::{End, Report, Scenario, table};
 
 use crate::course::{self, Course, Heat};
 use crate::data::{Data, LinuxSource};
-use crate::link::LinkShape;
-use crate::tool::{Tool, how_to_install, missing};
+use crate::link::{Between, LinkShape};
+use crate::tool::{Tool, how_to_install, missing, packages};
 use crate::{environment, show};
 
 /// Copy Debian's Linux sources over an emulated 1 Gbit/s x 200 ms link, beside scp and rsync
@@ -51,7 +51,8 @@ impl Demo {
         let tools = tools_here();
         let all_data = self.data(&scratch)?;
         let course = Course::prepare(&longhaul, &scratch)?;
-        let mut report = Report::new("longhaul's demo", environment::environment(&longhaul, &tools));
+        let mut report =
+            Report::new("longhaul's demo", environment::environment(&longhaul, &packages(&tools)));
         let record = self.link.record();
         eprintln!("\nThe link: {}, emulated on this machine", record.in_words());
         for data in &all_data {
@@ -106,7 +107,7 @@ impl Demo {
             let trace = scratch.join(format!("{}.trace.jsonl", data.name()));
             let heat = Heat {
                 tool: *tool,
-                shape: &self.link,
+                between: Between::Link(&self.link),
                 data,
                 limit: if own { OWN_LIMIT } else { self.limit.into() },
                 round: 1,
@@ -132,7 +133,7 @@ impl Demo {
 fn tools_here() -> Vec<Tool> {
     let mut tools = vec![Tool::Longhaul];
     for rival in [Tool::Scp, Tool::Rsync] {
-        let missing = missing(&[rival]);
+        let missing = missing(rival.packages());
         if missing.is_empty() {
             tools.push(rival);
         } else {

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
 use longhaul_report::{Environment, Program};
 
 use crate::link::checked;
-use crate::tool::Tool;
+use crate::tool::Package;
 
 /// Settings that decide what TCP does over a long link.
 const SYSCTLS: [&str; 8] = [
@@ -24,9 +24,8 @@ const SYSCTLS: [&str; 8] = [
 ];
 
 /// What there is to say of this machine, now. What cannot be found out is called unknown.
-pub(crate) fn environment(longhaul: &Path, tools: &[Tool]) -> Environment {
+pub(crate) fn environment(longhaul: &Path, packages: &[Package]) -> Environment {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     Environment {
         date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -34,14 +33,24 @@ pub(crate) fn environment(longhaul: &Path, tools: &[Tool]) -> Environment {
         kernel: words(Command::new("uname").args(["-r", "-v"])),
         cpu: setting(&cpuinfo, "model name", ':').unwrap_or_else(unknown),
         cores: std::thread::available_parallelism().map_or(0, |n| n.get() as u64),
-        memory_bytes: setting(&meminfo, "MemTotal", ':')
-            .and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok())
-            .map_or(0, |kib| kib * 1024),
+        memory_bytes: memory("MemTotal").unwrap_or(0),
         sysctls: SYSCTLS.iter().filter_map(|name| Some(((*name).to_owned(), sysctl(name)?))).collect(),
         program: Program { version: words(Command::new(longhaul).arg("--version")), revision: revision() },
-        rivals: rivals(tools),
+        rivals: versions(packages),
         command: std::iter::once("cargo xtask".to_owned()).chain(std::env::args().skip(1)).collect(),
     }
+}
+
+/// Where the results of a benchmark go unless the user wants them elsewhere.
+pub(crate) fn results_directory(benchmark: &str, environment: &Environment) -> PathBuf {
+    let date: String = environment.date.chars().filter(|c| *c != ':').collect();
+    crate::workspace().join(format!("benches/results/{benchmark}-{date}"))
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+pub(crate) fn memory(name: &str) -> Option<u64> {
+    let kib = setting(&fs::read_to_string("/proc/meminfo").ok()?, name, ':')?;
+    Some(kib.strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 fn unknown() -> String {
@@ -81,10 +90,9 @@ fn revision() -> String {
     }
 }
 
-fn rivals(tools: &[Tool]) -> BTreeMap<String, String> {
-    tools
+fn versions(packages: &[Package]) -> BTreeMap<String, String> {
+    packages
         .iter()
-        .flat_map(|tool| tool.packages())
         .map(|package| {
             let version = words(Command::new("dpkg-query").args(["-W", "-f", "${Version}", package.name]));
             (package.name.to_owned(), version)

@@ -12,8 +12,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use longhaul_report::Usage;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use crate::usage;
 
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
@@ -44,7 +47,12 @@ pub(crate) struct Ended {
     pub(crate) seconds: f64,
     /// None: it was at its limit, and is stopped now.
     pub(crate) status: Option<ExitStatus>,
+    /// Of the process itself, not of those it started. None when it was over too soon to be seen.
+    pub(crate) usage: Option<Usage>,
 }
+
+/// How often the memory of a running command is read: its peak is what was last read.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Where a command's words go.
 #[derive(Clone, Copy, Debug)]
@@ -53,21 +61,31 @@ pub(crate) enum Words<'a> {
     Shown,
     /// To a file.
     Kept(&'a Path),
+    /// What it says to a file, what it complains about to another.
+    Apart { out: &'a Path, err: &'a Path },
 }
 
 impl Limited {
     /// Starts a command with nothing on its standard input.
     pub(crate) fn start(command: &mut Command, words: Words<'_>) -> anyhow::Result<Self> {
+        Self::start_fed(command, Stdio::null(), words)
+    }
+
+    /// Starts a command. An `input` that is piped stays open, and silent, until its end.
+    pub(crate) fn start_fed(command: &mut Command, input: Stdio, words: Words<'_>) -> anyhow::Result<Self> {
+        let create =
+            |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         match words {
             Words::Shown => command.stdout(Stdio::from(std::io::stderr())).stderr(Stdio::inherit()),
             Words::Kept(path) => {
-                let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+                let file = create(path)?;
                 command.stdout(file.try_clone()?).stderr(file)
             }
+            Words::Apart { out, err } => command.stdout(create(out)?).stderr(create(err)?),
         };
         let began = Instant::now();
         let child = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
@@ -88,20 +106,28 @@ impl Limited {
     /// Waits for its end, but not beyond `limit` after its start.
     pub(crate) fn wait(&mut self, limit: Duration) -> anyhow::Result<Ended> {
         let process = pidfd_open(self.group, PidfdFlags::empty()).context("cannot watch the command")?;
+        let mut peak_bytes = None;
+        let usage = |pid: u32, peak_bytes: Option<u64>| {
+            Some(Usage { cpu_seconds: usage::cpu_seconds(pid)?, peak_bytes: peak_bytes? })
+        };
         loop {
             check_interrupt()?;
+            // The kernel's maximum is of the program that runs now: what was read before `exec` is replaced.
+            peak_bytes = usage::peak_bytes(self.id()).or(peak_bytes);
             let left = limit.saturating_sub(self.began.elapsed());
-            let timeout = left.try_into().context("the limit is too long")?;
+            let timeout = left.min(LOOK_EVERY).try_into().context("the limit is too long")?;
             let mut ready = [PollFd::new(&process, PollFlags::IN)];
             match poll(&mut ready, Some(&timeout)) {
+                Ok(0) if left > LOOK_EVERY => {}
                 Ok(0) => {
                     let seconds = self.began.elapsed().as_secs_f64();
                     let _ = kill_process_group(self.group, Signal::STOP); // ended this instant: as good
-                    return Ok(Ended { seconds, status: None });
+                    return Ok(Ended { seconds, status: None, usage: usage(self.id(), peak_bytes) });
                 }
                 Ok(_) => {
                     let seconds = self.began.elapsed().as_secs_f64();
-                    return Ok(Ended { seconds, status: Some(self.child.wait()?) });
+                    let usage = usage(self.id(), peak_bytes); // before it is waited for, and its number is gone
+                    return Ok(Ended { seconds, status: Some(self.child.wait()?), usage });
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).context("cannot wait for the command"),
@@ -141,6 +167,32 @@ mod tests {
         let ended = run.wait(Duration::from_secs(20)).unwrap();
         assert_eq!(ended.status.and_then(|s| s.code()), Some(3));
         assert_eq!(last_words(&log), "one; two");
+    }
+
+    #[test]
+    fn what_a_command_used_is_known_when_it_has_ended() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"]);
+        let mut run = Limited::start(&mut shell, Words::Kept(Path::new("/dev/null"))).unwrap();
+        let ended = run.wait(Duration::from_secs(60)).unwrap();
+        let usage = ended.usage.unwrap();
+        assert!(usage.cpu_seconds > 0.0 && usage.cpu_seconds <= ended.seconds + 0.02, "{ended:?}");
+        assert!(usage.peak_bytes > 100 << 10, "{ended:?}");
+    }
+
+    #[test]
+    fn what_is_said_and_what_is_complained_about_are_kept_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, err) = (dir.path().join("out"), dir.path().join("err"));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo one; echo two >&2; read line || echo closed"]);
+        let mut run =
+            Limited::start_fed(&mut shell, Stdio::null(), Words::Apart { out: &out, err: &err }).unwrap();
+        run.wait(Duration::from_secs(20)).unwrap();
+        assert_eq!((last_words(&out).as_str(), last_words(&err).as_str()), ("one; closed", "two"));
+        let mut waits = Command::new("cat");
+        let mut held = Limited::start_fed(&mut waits, Stdio::piped(), Words::Kept(&out)).unwrap();
+        assert!(held.wait(Duration::from_millis(200)).unwrap().status.is_none(), "its input stays open");
     }
 
     #[test]

@@ -14,6 +14,8 @@ use anyhow::{Context, bail};
 use longhaul_report::{Link, Verdict};
 use serde::Deserialize;
 
+use crate::pair::{self, Pair};
+
 /// What a link does to packets. Written as `1g-100ms`, `10g-200ms`, `1g-3.3ms-loss0.1%`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LinkShape {
@@ -71,12 +73,13 @@ impl LinkShape {
         self.gbit > 2.0
     }
 
-    fn options(&self) -> Vec<String> {
+    fn options(&self, seed: &str) -> Vec<String> {
         let mut options =
             vec!["--rate".into(), format!("{}Gbit", self.gbit), "--rtt".into(), format!("{}ms", self.rtt_ms)];
         if self.loss_percent > 0.0 {
             options.extend(["--loss".into(), format!("{}%", self.loss_percent)]);
         }
+        options.extend(["--seed", seed, "--engine", "auto"].map(String::from));
         options
     }
 
@@ -88,11 +91,7 @@ impl LinkShape {
             rate_bps: (self.gbit * 1e9) as u64,
             rtt_us: (self.rtt_ms * 1e3) as u64,
             loss: self.loss_percent / 100.0,
-            command: words
-                .into_iter()
-                .chain(self.options())
-                .chain(["--seed".into(), "ROUND".into()])
-                .collect(),
+            command: words.into_iter().chain(self.options("ROUND")).collect(),
         }
     }
 }
@@ -107,7 +106,7 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
             Self::Far => "far",
@@ -115,35 +114,71 @@ impl Host {
     }
 }
 
+/// What is between the two hosts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Between<'a> {
+    /// An emulated link.
+    Link(&'a LinkShape),
+    /// Nothing: see [`Pair`]. A directory is needed for their names.
+    Pair { scratch: &'a Path },
+}
+
+impl Between<'_> {
+    /// For the record.
+    pub(crate) fn record(&self) -> Link {
+        match self {
+            Self::Link(shape) => shape.record(),
+            Self::Pair { .. } => Link {
+                name: "veth".to_owned(),
+                rate_bps: 0,
+                rtt_us: 0,
+                loss: 0.0,
+                command: pair::link_words(),
+            },
+        }
+    }
+}
+
 /// A network that is up; it goes down, with all processes on its hosts, when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Network {
-    longhaul: PathBuf,
-    name: String,
+    means: Means,
     /// The network namespaces of both hosts, as `/proc` names them.
     namespaces: Vec<PathBuf>,
 }
 
-impl Network {
-    /// Brings it up. The same `seed` loses the same packets.
-    pub(crate) fn up(longhaul: &Path, shape: &LinkShape, seed: u32) -> anyhow::Result<Self> {
+/// What holds a network.
+#[derive(Debug)]
+enum Means {
+    Emulated { longhaul: PathBuf, name: String },
+    Pair(Pair),
+}
+
+impl Means {
+    fn emulated(longhaul: &Path, shape: &LinkShape, seed: u32) -> anyhow::Result<Self> {
         let name = format!("xtask-{}", std::process::id());
         let mut up = Command::new(longhaul);
-        up.args(["emulate", "up", &name]).args(shape.options()).args([
-            "--seed",
-            &seed.to_string(),
-            "--engine",
-            "auto",
-        ]);
+        up.args(["emulate", "up", &name]).args(shape.options(&seed.to_string()));
         checked(&mut up).context("cannot bring up the emulated link")?;
-        let mut network = Self { longhaul: longhaul.to_owned(), name, namespaces: Vec::new() };
+        Ok(Self::Emulated { longhaul: longhaul.to_owned(), name })
+    }
+}
+
+impl Network {
+    /// Brings it up. The same `seed` loses the same packets.
+    pub(crate) fn up(longhaul: &Path, between: Between<'_>, seed: u32) -> anyhow::Result<Self> {
+        let means = match between {
+            Between::Link(shape) => Means::emulated(longhaul, shape, seed)?,
+            Between::Pair { scratch } => Means::Pair(Pair::up(scratch).context("cannot make two hosts")?),
+        };
+        let mut network = Self { means, namespaces: Vec::new() };
         let ours = std::fs::read_link("/proc/self/ns/net")?;
         for host in [Host::Near, Host::Far] {
             let mut ask = network.command(host, &["readlink".into(), "/proc/self/ns/net".into()]);
             let text = String::from_utf8(checked(&mut ask)?.stdout)?;
             let namespace = PathBuf::from(text.trim());
             if namespace == ours {
-                bail!("the emulated host {} is this host", host.name());
+                bail!("the other host {} is this host", host.name());
             }
             network.namespaces.push(namespace);
         }
@@ -152,12 +187,19 @@ impl Network {
 
     /// A command on a host.
     pub(crate) fn command(&self, host: Host, words: &[OsString]) -> Command {
-        let mut command = Command::new(&self.longhaul);
-        command.args(["emulate", "exec", &self.name, host.name(), "--"]).args(as_own_user()).args(words);
+        let mut command = match &self.means {
+            Means::Emulated { longhaul, name } => {
+                let mut command = Command::new(longhaul);
+                command.args(["emulate", "exec", name, host.name(), "--"]).args(as_own_user());
+                command
+            }
+            Means::Pair(pair) => pair.command(host),
+        };
+        command.args(words);
         command
     }
 
-    /// Whether a process is on that host: it has got past `emulate exec`.
+    /// Whether a process is on that host.
     pub(crate) fn has_entered(&self, host: Host, pid: u32) -> bool {
         let namespace = match host {
             Host::Near => self.namespaces.first(),
@@ -168,7 +210,14 @@ impl Network {
 
     /// What the emulator says about all that has passed since it came up.
     pub(crate) fn verdict(&self) -> Verdict {
-        match self.show() {
+        let shown = match &self.means {
+            Means::Emulated { longhaul, name } => show(longhaul, name),
+            // Nothing between the hosts that could be late.
+            Means::Pair(_) => {
+                return Verdict { engine: "none".to_owned(), trusted: true, ..Verdict::default() };
+            }
+        };
+        match shown {
             Ok(shown) => shown.verdict(),
             Err(error) => Verdict {
                 trusted: false,
@@ -176,12 +225,6 @@ impl Network {
                 ..Verdict::default()
             },
         }
-    }
-
-    fn show(&self) -> anyhow::Result<Shown> {
-        let mut show = Command::new(&self.longhaul);
-        show.args(["emulate", "show", &self.name, "--json"]);
-        Ok(serde_json::from_slice(&checked(&mut show)?.stdout)?)
     }
 
     /// Processes on the hosts. Whatever runs in these namespaces was started through them, and only here.
@@ -216,11 +259,18 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         self.end_processes();
-        let mut down = Command::new(&self.longhaul);
-        if let Err(error) = checked(down.args(["emulate", "down", &self.name])) {
+        // A pair goes when it is dropped, after this.
+        if let Means::Emulated { longhaul, name } = &self.means
+            && let Err(error) = checked(Command::new(longhaul).args(["emulate", "down", name]))
+        {
             eprintln!("xtask: the emulated link stays up: {error:#}");
         }
     }
+}
+
+fn show(longhaul: &Path, name: &str) -> anyhow::Result<Shown> {
+    let output = checked(Command::new(longhaul).args(["emulate", "show", name, "--json"]))?;
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 /// What `longhaul emulate show --json` prints, as far as it is kept.
@@ -301,7 +351,8 @@ mod tests {
             assert_eq!(shape.name(), name);
         }
         let lossy: LinkShape = "1g-3.3ms-loss0.01%".parse().unwrap();
-        assert_eq!(lossy.options(), ["--rate", "1Gbit", "--rtt", "3.3ms", "--loss", "0.01%"]);
+        let options = lossy.options("7").join(" ");
+        assert_eq!(options, "--rate 1Gbit --rtt 3.3ms --loss 0.01% --seed 7 --engine auto");
         let record = lossy.record();
         assert_eq!((record.rate_bps, record.rtt_us), (1_000_000_000, 3300));
         assert!((record.loss - 1e-4).abs() < 1e-12);

@@ -4,9 +4,10 @@
 //! product emulates, and keeps every raw run in the one record of `longhaul-report`. Nothing here is part of the
 //! product.
 //!
-//! Map: [`bench`] and [`demo`] are the commands; [`course`] runs one tool once over a link and judges the outcome;
-//! [`tool`] knows each rival, [`server`] what serves it; [`link`] is the emulated network, [`data`] what is copied,
-//! [`limited`] a command under a time limit, [`environment`] the machine.
+//! Map: [`bench`], [`targets`] and [`demo`] are the commands; [`course`] runs one tool once over a link and judges the
+//! outcome; [`tool`] knows each rival, [`server`] what serves it, [`stream`] what the machine carries without a copy;
+//! [`link`] is the emulated network, [`pair`] one without an emulator, [`data`] what is copied,
+//! [`limited`] a command under a time limit, [`usage`] what it takes of the machine, [`environment`] the machine.
 
 mod bench;
 mod course;
@@ -15,9 +16,13 @@ mod demo;
 mod environment;
 mod limited;
 mod link;
+mod pair;
 mod server;
 mod show;
+mod stream;
+mod targets;
 mod tool;
+mod usage;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,6 +41,7 @@ Examples:
   cargo xtask demo                                     the main job, on real data, in a few minutes
   cargo xtask bench copy --quick                       every tool and link once, with little data
   cargo xtask bench copy --link 1g-100ms --data big    one column of the full benchmark
+  cargo xtask bench targets --case tree --rounds 1     one of the figures that the documents name
   cargo xtask table benches/results/copy-2026-01-31/results.json"
 )]
 struct Cli {
@@ -58,12 +64,14 @@ enum Action {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Copy(bench::CopyBench),
+    Targets(targets::TargetsBench),
 }
 
 fn main() -> ExitCode {
     limited::note_interrupts();
     let result = match Cli::parse().action {
         Action::Bench { what: Bench::Copy(copy) } => copy.run(),
+        Action::Bench { what: Bench::Targets(targets) } => targets.run(),
         Action::Demo(demo) => demo.run(),
         Action::Plot(plot) => plot.run(),
         Action::Table(table) => table.run(),

@@ -130,6 +130,35 @@ impl Access {
     }
 }
 
+/// A server that is starting.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) name: &'static str,
+    pub(crate) host: Host,
+    /// Of TCP.
+    pub(crate) port: u16,
+    /// Its complaints.
+    pub(crate) log: PathBuf,
+}
+
+impl Listener {
+    /// Waits until `server` listens.
+    pub(crate) fn wait(&self, network: &Network, mut server: Limited) -> anyhow::Result<Limited> {
+        let deadline = Instant::now() + START_LIMIT;
+        while !(network.has_entered(self.host, server.id()) && listens(server.id(), self.port)) {
+            check_interrupt()?;
+            if server.has_ended()? {
+                bail!("{} does not start: {}", self.name, last_words(&self.log));
+            }
+            if Instant::now() > deadline {
+                bail!("{} does not listen after {START_LIMIT:?}: {}", self.name, last_words(&self.log));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+}
+
 impl Server {
     /// The TCP port that it listens on.
     pub(crate) fn port(self) -> u16 {
@@ -159,19 +188,8 @@ impl Server {
     ) -> anyhow::Result<Limited> {
         let words = self.command(access, directory)?;
         let log = access.directory.join(format!("{}.log", self.name().replace(' ', "-")));
-        let mut server = Limited::start(&mut network.command(Host::Far, &words), Words::Kept(&log))?;
-        let deadline = Instant::now() + START_LIMIT;
-        while !(network.has_entered(Host::Far, server.id()) && listens(server.id(), self.port())) {
-            check_interrupt()?;
-            if server.has_ended()? {
-                bail!("{} does not start: {}", self.name(), last_words(&log));
-            }
-            if Instant::now() > deadline {
-                bail!("{} does not listen after {START_LIMIT:?}: {}", self.name(), last_words(&log));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(server)
+        let server = Limited::start(&mut network.command(Host::Far, &words), Words::Kept(&log))?;
+        Listener { name: self.name(), host: Host::Far, port: self.port(), log }.wait(network, server)
     }
 
     fn command(self, access: &Access, directory: &Path) -> anyhow::Result<Vec<OsString>> {

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use longhaul_report::{Report, Trace, plot, table};
+use longhaul_report::record::schema_of;
+use longhaul_report::{Report, Targets, Trace, plot, table};
 
 /// Draw a copy's throughput, lanes and buffers over time from a trace
 #[derive(Debug, Args)]
@@ -43,8 +44,14 @@ impl Plot {
 impl Table {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let text = read(&self.results)?;
-        let mut report =
-            Report::from_json(&text).with_context(|| format!("cannot read {}", self.results.display()))?;
+        let context = || format!("cannot read {}", self.results.display());
+        if schema_of(&text).with_context(context)? == longhaul_report::targets::SCHEMA {
+            let mut targets = Targets::from_json(&text).with_context(context)?;
+            targets.cases.iter_mut().for_each(longhaul_report::targets::Case::derive);
+            print_out(&targets.markdown())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut report = Report::from_json(&text).with_context(context)?;
         report.scenarios.iter_mut().for_each(longhaul_report::Scenario::derive);
         print_out(&table::report(&report))?;
         if let Some(plots) = self.plots {
@@ -76,7 +83,7 @@ pub(crate) fn print_out(text: &str) -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 

@@ -138,7 +138,7 @@ impl Tool {
             Self::Longhaul => [access.longhaul().display().to_string(), "cp".to_owned()]
                 .into_iter()
                 .chain(recursive("-r"))
-                .chain((!job.progress).then(|| "-q".to_owned()))
+                .chain((!job.progress).then(|| ["-q", "--json"].map(str::to_owned)).into_iter().flatten())
                 .chain(["--identity".to_owned(), access.client_key().display().to_string()])
                 .chain(["--known-hosts".to_owned(), access.longhaul_known_hosts().display().to_string()])
                 .chain(job.trace.iter().flat_map(|file| ["--trace".to_owned(), file.display().to_string()]))
@@ -192,10 +192,15 @@ impl Tool {
     }
 }
 
-/// The packages of `tools` that are missing: all those without which one of them cannot run.
-pub(crate) fn missing(tools: &[Tool]) -> Vec<Package> {
+/// All packages of `tools`, with repetitions.
+pub(crate) fn packages(tools: &[Tool]) -> Vec<Package> {
+    tools.iter().flat_map(|tool| tool.packages()).copied().collect()
+}
+
+/// Those of `packages` that are missing.
+pub(crate) fn missing(packages: &[Package]) -> Vec<Package> {
     let mut missing: Vec<Package> = Vec::new();
-    for package in tools.iter().flat_map(|tool| tool.packages()) {
+    for package in packages {
         if !missing.contains(package) && crate::server::program(package.program).is_none() {
             missing.push(*package);
         }
@@ -247,7 +252,7 @@ mod tests {
         assert!(words(Tool::Xrdcp, false).ends_with("root://far:1094/TOP/src/thing /near/"));
         assert!(words(Tool::XrdcpS15, false).starts_with("xrdcp --nopbar -S 15 root:"));
         assert!(words(Tool::Longhaul, true).ends_with("longhaul://far:7473/data/thing /near/"));
-        assert!(words(Tool::Longhaul, true).starts_with("/bin/longhaul cp -r -q "));
+        assert!(words(Tool::Longhaul, true).starts_with("/bin/longhaul cp -r -q --json "));
     }
 
     #[test]
@@ -264,6 +269,6 @@ mod tests {
         let text = how_to_install(&[SSHD, Package { name: "aria2", program: "aria2c" }]);
         assert!(text.contains("sshd, aria2c"), "{text}");
         assert!(text.contains("apt-get install --no-install-recommends openssh-server aria2"), "{text}");
-        assert!(missing(&[Tool::Longhaul]).is_empty());
+        assert!(missing(&packages(&[Tool::Longhaul])).is_empty());
     }
 }

@@ -11,10 +11,13 @@ pub mod plot;
 pub mod record;
 pub mod summary;
 pub mod table;
+pub mod targets;
 pub mod trace;
 
 pub use record::{
-    Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Scenario, Verdict,
+    Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Said, Scenario, Usage,
+    Verdict,
 };
 pub use summary::Summary;
+pub use targets::Targets;
 pub use trace::Trace;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::summary::Summary;
@@ -79,12 +80,12 @@ pub struct Scenario {
     pub summaries: Vec<Summary>,
 }
 
-/// An emulated link.
+/// What is between the two hosts: an emulated link, or a bare pair of interfaces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// Short name, as `1g-100ms-loss0.1%`.
     pub name: String,
-    /// Rate of the wire, framing included.
+    /// Rate of the wire, framing included; 0 where nothing limits it.
     pub rate_bps: u64,
     /// Round-trip time.
     pub rtt_us: u64,
@@ -146,13 +147,42 @@ pub struct Run {
     pub remarks: Vec<String>,
     /// The emulator's own word on this run.
     pub link: Verdict,
+    /// longhaul only: what the command says of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<Said>,
+    /// longhaul only: what the command has used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near: Option<Usage>,
+    /// longhaul only: what its server has used, from its start to the end of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub far: Option<Usage>,
+}
+
+/// What `longhaul cp --json` says of itself, as far as it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Said {
+    /// From the beginning of the session to the last file's being durable; the command itself takes a little longer.
+    pub seconds: f64,
+    /// Most connections at a time.
+    pub lanes: u64,
+    /// Payload that was sent more than once.
+    pub repeated_bytes: u64,
+}
+
+/// What a process has used.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// On all CPUs, in user space and in the kernel on its behalf.
+    pub cpu_seconds: f64,
+    /// Most memory that was resident.
+    pub peak_bytes: u64,
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "end", rename_all = "lowercase")]
 pub enum End {
-    /// By itself, and source and destination were found equal.
+    /// By itself; a copy and its source were found equal.
     Complete,
     /// It was cut off at the time limit.
     Cut {
@@ -245,6 +275,9 @@ impl Link {
     /// `1 Gbit/s, RTT 100 ms, loss 0.1 %`.
     #[must_use]
     pub fn in_words(&self) -> String {
+        if self.rate_bps == 0 {
+            return "no limit of rate, no delay".to_owned();
+        }
         let loss =
             if self.loss > 0.0 { format!(", loss {} %", trimmed(self.loss * 100.0)) } else { String::new() };
         format!(
@@ -296,16 +329,29 @@ impl Report {
     /// # Errors
     /// [`ReadError`].
     pub fn from_json(text: &str) -> Result<Self, ReadError> {
-        #[derive(Deserialize)]
-        struct Head {
-            schema: String,
-        }
-        let head: Head = serde_json::from_str(text)?;
-        if head.schema != SCHEMA {
-            return Err(ReadError::Schema(head.schema));
-        }
-        Ok(serde_json::from_str(text)?)
+        read(SCHEMA, text)
     }
+}
+
+/// The schema that a record names.
+///
+/// # Errors
+/// [`ReadError::Json`].
+pub fn schema_of(text: &str) -> Result<String, ReadError> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: String,
+    }
+    Ok(serde_json::from_str::<Head>(text)?.schema)
+}
+
+/// Reads a record of one schema.
+pub(crate) fn read<T: DeserializeOwned>(schema: &'static str, text: &str) -> Result<T, ReadError> {
+    let found = schema_of(text)?;
+    if found != schema {
+        return Err(ReadError::Schema { found, expected: schema });
+    }
+    Ok(serde_json::from_str(text)?)
 }
 
 /// Why a record cannot be read.
@@ -315,8 +361,15 @@ pub enum ReadError {
     #[error("not a record of results: {0}")]
     Json(#[from] serde_json::Error),
     /// Of another version.
-    #[error("the record's schema is `{0}`, and this program reads `{SCHEMA}`; use the program that wrote it")]
-    Schema(String),
+    #[error(
+        "the record's schema is `{found}`, and this program reads `{expected}`; use the program that wrote it"
+    )]
+    Schema {
+        /// Its own.
+        found: String,
+        /// What can be read.
+        expected: &'static str,
+    },
 }
 
 /// A number without needless zeros: `3.3`, `100`, `0.01`.
@@ -345,6 +398,9 @@ pub(crate) mod tests {
             end,
             remarks: Vec::new(),
             link: Verdict { trusted: true, ..Verdict::default() },
+            said: None,
+            near: None,
+            far: None,
         }
     }
 

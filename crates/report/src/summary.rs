@@ -84,7 +84,7 @@ fn mean(values: &[f64]) -> Option<f64> {
 }
 
 /// The middle one, or the mean of the two in the middle.
-fn median(values: &[f64]) -> Option<f64> {
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let upper = *sorted.get(sorted.len() / 2)?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::record::{End, Environment, Report, Run, Scenario};
+use crate::record::{Data, End, Environment, Report, Run, Scenario};
 use crate::summary::Summary;
 
 /// A Markdown table with its columns padded; the first column is aligned left, the others right.
@@ -37,6 +37,13 @@ pub fn markdown(head: &[&str], rows: &[Vec<String>]) -> String {
     }
     text
 }
+
+/// What the columns of a report mean.
+const LEGEND: &str = "\nThe time of a run is that of its command, from start to exit. Mbit/s is payload: the source's bytes over \
+    the time, mean and median over the rounds. A run that reached the limit was ended, and time and rate of the whole are \
+    projected from the share of the bytes (in trees: of the bytes or of the files, whichever is larger) that was at \
+    the destination by then. `x best rival` is the mean rate over that of \
+    the fastest other tool. `trusted` counts the runs for which the emulator found no fault of its own.\n";
 
 /// The tools of a scenario beside each other.
 #[must_use]
@@ -95,18 +102,15 @@ fn row(summary: &Summary) -> Vec<String> {
 /// The whole record.
 #[must_use]
 pub fn report(report: &Report) -> String {
-    let mut text = format!("# {}\n\n{}", report.title, environment(&report.environment));
+    let mut text = format!("# {}\n\n{}{LEGEND}", report.title, machine(&report.environment));
     for each in &report.scenarios {
         let data = &each.data;
         let _ = write!(
             text,
-            "\n## {}: {}\n\n{}: {} in {} {}; limit {} s a run; link `{}`\n\n{}",
+            "\n## {}: {}\n\n{}; limit {} s a run; link `{}`\n\n{}",
             each.link.in_words(),
             data.name,
-            data.about,
-            size(data.bytes),
-            data.files,
-            if data.files == 1 { "file" } else { "files" },
+            amount(data),
             each.limit_seconds,
             each.link.command.join(" "),
             scenario(each),
@@ -115,16 +119,23 @@ pub fn report(report: &Report) -> String {
     text
 }
 
-fn environment(environment: &Environment) -> String {
+/// What was copied: `one file of random bytes: 4.0 GiB in 1 file`.
+pub(crate) fn amount(data: &Data) -> String {
+    let files = if data.files == 1 { "file" } else { "files" };
+    format!("{}: {} in {} {files}", data.about, size(data.bytes), data.files)
+}
+
+/// The machine and the programs, as a list.
+pub(crate) fn machine(environment: &Environment) -> String {
     let sysctls: Vec<String> =
         environment.sysctls.iter().map(|(name, value)| format!("`{name} = {value}`")).collect();
     let rivals: Vec<String> =
         environment.rivals.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    let beside = if rivals.is_empty() { String::new() } else { format!("; beside {}", rivals.join(", ")) };
     let mut text = String::new();
     for line in [
         format!("{}; {}", environment.date, environment.command.join(" ")),
-        format!("{} ({})", environment.program.version, environment.program.revision),
-        format!("beside {}", rivals.join(", ")),
+        format!("{} ({}){beside}", environment.program.version, environment.program.revision),
         format!(
             "{}, kernel {}; {} x {}, {} of memory",
             environment.system,
@@ -137,18 +148,11 @@ fn environment(environment: &Environment) -> String {
     ] {
         let _ = writeln!(text, "- {line}");
     }
-    text.push_str(
-        "\nThe time of a run is that of its command, from start to exit. Mbit/s is payload: the source's bytes over \
-         the time, mean and median over the rounds. A run that reached the limit was ended, and time and rate of the whole are \
-         projected from the share of the bytes (in trees: of the bytes or of the files, whichever is larger) that was at \
-         the destination by then. `x best rival` is the mean rate over that of \
-         the fastest other tool. `trusted` counts the runs for which the emulator found no fault of its own.\n",
-    );
     text
 }
 
 /// Three significant digits, and never an exponent: `941`, `94.1`, `0.094`.
-fn significant(value: f64) -> String {
+pub(crate) fn significant(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
@@ -166,7 +170,7 @@ fn duration(seconds: f64) -> String {
 }
 
 /// `4.0 GiB`.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = (bytes.max(1).ilog2() as usize / 10).min(UNITS.len() - 1);
     if power == 0 {
