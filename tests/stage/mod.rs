@@ -26,10 +26,11 @@ pub(crate) const LISTEN: &str = "10.77.0.2:7473";
 /// Tests that move hundreds of megabytes run alone, the others side by side.
 static TURNS: RwLock<()> = RwLock::new(());
 
-#[allow(dead_code)] // held, not read
-enum Turn {
-    Alone(RwLockWriteGuard<'static, ()>),
-    Shared(RwLockReadGuard<'static, ()>),
+/// Held as long as a test plays.
+#[derive(Default)]
+struct Turn {
+    _alone: Option<RwLockWriteGuard<'static, ()>>,
+    _shared: Option<RwLockReadGuard<'static, ()>>,
 }
 
 /// One of the two hosts.
@@ -58,12 +59,14 @@ pub(crate) struct Stage {
 impl Stage {
     /// A stage for a test that keeps the machine busy, which then has it for itself. `link` as for `emulate up`.
     pub(crate) fn alone(link: &str) -> Self {
-        Self::new(link, Turn::Alone(TURNS.write().unwrap_or_else(PoisonError::into_inner)))
+        let alone = Some(TURNS.write().unwrap_or_else(PoisonError::into_inner));
+        Self::new(link, Turn { _alone: alone, ..Turn::default() })
     }
 
     /// A stage beside others.
     pub(crate) fn shared(link: &str) -> Self {
-        Self::new(link, Turn::Shared(TURNS.read().unwrap_or_else(PoisonError::into_inner)))
+        let shared = Some(TURNS.read().unwrap_or_else(PoisonError::into_inner));
+        Self::new(link, Turn { _shared: shared, ..Turn::default() })
     }
 
     fn new(link: &str, turn: Turn) -> Self {

@@ -254,6 +254,52 @@ fn a_session_has_the_rights_of_its_user() {
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&meta), 65534, "it cannot give files away");
 }
 
+/// Whoever withdraws the last file of a directory of root's must not have its mode changed for that.
+#[test]
+fn a_session_changes_nothing_with_root_s_rights() {
+    require!(Need::Emulator, Need::Nobody);
+    let stage = stage();
+    let line = read(&stage.path("client.pub"));
+    write(&stage.path("authorized_keys"), &format!("user=\"nobody\" {line}"));
+    let (mine, theirs) = (stage.path("near/bob"), stage.path("far/bob"));
+    std::fs::create_dir(&mine).unwrap();
+    write_random(&mine.join("unreadable"), 200 << 10, 1);
+    std::fs::set_permissions(mine.join("unreadable"), Permissions::from_mode(0o000)).unwrap();
+    std::fs::create_dir(&theirs).unwrap();
+    for (path, mode) in [(&mine, 0o777), (&theirs, 0o755)] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    ["client", "config", "home", "near"].into_iter().for_each(|path| give_to_nobody(&stage.path(path)));
+    write(&stage.path("known_hosts"), "");
+    give_to_nobody(&stage.path("known_hosts"));
+    let _server = stage.serve();
+    let mut command = as_nobody(stage.on(crate::stage::Host::Near, "setpriv"));
+    command.arg(crate::stage::LONGHAUL).args(["cp", "-rp", "-i"]).arg(stage.path("client"));
+    command.arg("--known-hosts").arg(stage.path("known_hosts")).arg(&mine).arg("longhaul://far/data/");
+    stage.run(&mut command).expect(1).says(&["unreadable: cannot read", "permissions cannot be set"]);
+    assert_eq!(std::fs::metadata(&theirs).unwrap().permissions().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn a_list_may_be_longer_than_a_message() {
+    require!(Need::Emulator);
+    const FILES: usize = 3000;
+    let stage = stage();
+    let _server = stage.serve();
+    let mut list = String::new();
+    for n in 0..FILES {
+        let name = format!("{n:040}");
+        write(&stage.path("far/tree").join(&name), &name);
+        list.push_str(&format!("{name}\n"));
+    }
+    write(&stage.path("list"), &list);
+    let mut command = stage.cp(&["--json", "--files-from"]);
+    command.arg(stage.path("list")).arg("longhaul://far/data/tree").arg(stage.path("near"));
+    let ended = stage.run(&mut command).expect(0);
+    assert_eq!(ended.json()["files"], FILES);
+    assert_eq!(std::fs::read_dir(stage.path("near")).unwrap().count(), FILES);
+}
+
 #[test]
 fn json_has_all_that_a_script_asks_for() {
     require!(Need::Emulator);

@@ -14,7 +14,7 @@ use crate::exclude::Excludes;
 use crate::limits::{LISTED_BYTES_MAX, LISTED_PARTS_MAX, WALKED_ENTRIES_MAX};
 use crate::message::{Ask, Direction, Listed, Problems as WireProblems, Start, Started, Watch, Watched};
 use crate::options::CopyOptions;
-use crate::progress::{Problem, Problems, Progress, ProgressNow};
+use crate::progress::{Problem, Problems, Progress};
 use crate::source::{CopyError, Source};
 use crate::station::Station;
 use crate::target::Target;
@@ -55,15 +55,6 @@ pub struct Copy {
 
 /// Bytes of a path in a message besides its own: a tag and a length.
 const LISTED_PATH_OVERHEAD: usize = 4;
-
-/// What came of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// The counters at its end.
-    pub progress: ProgressNow,
-    /// Bytes that travelled twice.
-    pub repeated_bytes: u64,
-}
 
 /// The state of the server's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,16 +104,14 @@ impl Copy {
     ///
     /// # Errors
     /// [`CopyError`], when the copy as a whole cannot go on.
-    pub async fn run(self, session: &Session) -> Result<Outcome, CopyError> {
+    pub async fn run(self, session: &Session) -> Result<(), CopyError> {
         match self.job.clone() {
-            Job::Push { sources, destination } => self.push(session, &sources, destination).await?,
+            Job::Push { sources, destination } => self.push(session, &sources, destination).await,
             Job::Pull { sources, in_exports, destination } => {
                 let asked = Asked::by_paths(&sources, in_exports, &self.only);
-                self.pull(session, &sources, asked, &destination).await?;
+                self.pull(session, &sources, asked, &destination).await
             }
         }
-        let repeated_bytes = session.sample().repeated_bytes;
-        Ok(Outcome { progress: self.progress.now(), repeated_bytes })
     }
 
     async fn push(&self, session: &Session, sources: &[PathBuf], to: Vec<u8>) -> Result<(), CopyError> {

@@ -39,7 +39,7 @@ mod target;
 mod tests;
 mod walk;
 
-pub use copy::{Copy, FarBuffers, Job, Outcome, far_buffers};
+pub use copy::{Copy, FarBuffers, Job, far_buffers};
 pub use exclude::Excludes;
 pub use options::{CopyOptions, Existing, Sync, Writing};
 pub use progress::{Problem, Progress, ProgressNow};

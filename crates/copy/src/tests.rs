@@ -19,7 +19,7 @@ use crate::message::{
     Ask, Direction, End, Failed, Finished, Offer, Start, Started, Want, Wants, WireEntry, WireKind,
 };
 use crate::station::{Access, Station};
-use crate::{Copy, CopyError, CopyOptions, Job, Outcome, Problem};
+use crate::{Copy, CopyError, CopyOptions, Job, Problem};
 
 /// An end of a session that does what a test tells it to, and has no bytes.
 struct Scripted<F>(F);
@@ -65,7 +65,7 @@ struct Below(PathBuf);
 
 impl Access for Below {
     fn resolve(&self, path: &[u8], _: bool) -> Result<(Dir, RelPath), String> {
-        Ok((Dir::open_confined(&self.0).unwrap(), RelPath::new(path).unwrap()))
+        Ok((Dir::open_confined(&self.0, "export".into()).unwrap(), RelPath::new(path).unwrap()))
     }
 }
 
@@ -99,11 +99,7 @@ fn server_of(dir: &Path) -> ConnectOptions {
 }
 
 /// What came of a client's copy, and what it told.
-async fn copy(
-    to: ConnectOptions,
-    job: Job,
-    options: CopyOptions,
-) -> (Result<Outcome, CopyError>, Vec<Problem>) {
+async fn copy(to: ConnectOptions, job: Job, options: CopyOptions) -> (Result<(), CopyError>, Vec<Problem>) {
     let (copy, mut told) = Copy::prepare(job, options, Vec::new()).unwrap();
     let session = connect(to, copy.handler()).await.unwrap();
     let limit = Duration::from_secs(60);

@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_PATIENCE};
 use crate::namespace::Namespace;
 use crate::report::Report;
 use crate::spec::LinkSpec;
@@ -192,6 +192,9 @@ fn answer(
     spec: &mut LinkSpec,
     user: Option<&OwnedFd>,
 ) -> io::Result<bool> {
+    // Whoever connects and says nothing does not keep the others waiting.
+    stream.set_read_timeout(Some(CONTROL_PATIENCE))?;
+    stream.set_write_timeout(Some(CONTROL_PATIENCE))?;
     let mut line = Vec::new();
     BufReader::new((&stream).take(CONTROL_MESSAGE_BYTES_MAX as u64)).read_until(b'\n', &mut line)?;
     let request: Request = match serde_json::from_slice(&line) {

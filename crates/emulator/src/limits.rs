@@ -40,6 +40,9 @@ pub const MEMORY_TOUCHED_BYTES_MAX: u64 = 1 << 30;
 /// A message on the control socket: one JSON line. Ours are below 8 KiB.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 
+/// How long a client of the control socket may take to ask, or to take the answer: it is on this machine.
+pub const CONTROL_PATIENCE: Duration = Duration::from_secs(2);
+
 /// What the kernel shows of a packet it holds: IPv6 and TCP headers with all options are 100 bytes.
 pub const HELD_HEAD_BYTES: usize = 128;
 

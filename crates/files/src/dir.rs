@@ -139,14 +139,14 @@ impl Dir {
     }
 
     /// As [`open_path`](Self::open_path); but from there on also the operations that follow links (`*_following`)
-    /// reach nothing outside.
+    /// reach nothing outside. Messages call it `shown`: where it is may be nobody else's business.
     ///
     /// # Errors
     /// As `open(2)`.
-    pub fn open_confined(path: &std::path::Path) -> io::Result<Self> {
+    pub fn open_confined(path: &std::path::Path, shown: PathBuf) -> io::Result<Self> {
         let fd = Arc::new(rustix::fs::openat(CWD, path, DIR_FLAGS, Mode::empty())?);
         let within = Some(Within { root: Arc::clone(&fd), below: RelPath::default() });
-        Ok(Self::top(fd, path.to_owned(), within))
+        Ok(Self::top(fd, shown, within))
     }
 
     fn top(fd: Arc<OwnedFd>, path: PathBuf, within: Option<Within>) -> Self {
@@ -578,7 +578,7 @@ mod tests {
         ] {
             symlink(to, top.join(link)).unwrap();
         }
-        let dir = Dir::open_confined(&top).unwrap();
+        let dir = Dir::open_confined(&top, "top".into()).unwrap();
         // However one has come there.
         for a in [
             dir.child(name("a")),

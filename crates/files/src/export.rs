@@ -135,11 +135,13 @@ impl Exports {
             };
             return Err(ExportError::NoExport { asked: asked_for(), known });
         };
+        let shown = PathBuf::from(name.as_os_str());
         let name = name.as_os_str().display().to_string();
         if to_write && (export.read_only || grant.read_only) {
             return Err(ExportError::ReadOnly(name));
         }
-        let dir = Dir::open_confined(&export.path).map_err(|source| ExportError::Open { name, source })?;
+        let dir = Dir::open_confined(&export.path, shown);
+        let dir = dir.map_err(|source| ExportError::Open { name, source })?;
         let below = path.names()[1..].iter().cloned().fold(RelPath::default(), RelPath::join);
         Ok((dir, below))
     }
@@ -159,8 +161,9 @@ mod tests {
         assert!(matches!(exports.add("a/b", temp.path(), false), Err(BadExport::Name { .. })));
         assert!(matches!(exports.add("x", Path::new("/nonexistent"), false), Err(BadExport::Open { .. })));
         let all = Grant::default();
-        let (_, below) = exports.resolve(b"/data/x/y", &all, true).unwrap();
+        let (dir, below) = exports.resolve(b"/data/x/y", &all, true).unwrap();
         assert_eq!(below.to_string(), "x/y");
+        assert_eq!(dir.path(), Path::new("data"), "not where it is on the server");
         assert!(matches!(exports.resolve(b"pub", &all, true), Err(ExportError::ReadOnly(_))));
         assert!(exports.resolve(b"pub", &all, false).is_ok());
         assert!(matches!(exports.resolve(b"data/../etc", &all, false), Err(ExportError::BadPath { .. })));

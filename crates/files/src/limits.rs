@@ -6,9 +6,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes in a relative path that is read as one text: PATH_MAX, as much as a system call takes.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// Directories below one another that a walk should go down: PATH_MAX (4096 bytes) at two bytes a level, a name of one
-/// byte and its slash; deeper ones no program reaches by one path.
-pub const DEPTH_MAX: usize = 2048;
+/// Directories below one another that a copy goes down: PATH_MAX at two bytes a level, a name of one byte and its
+/// slash; deeper ones no program reaches by one path.
+pub const DEPTH_MAX: usize = PATH_BYTES_MAX / 2;
 
 /// Directories kept open per tree, beside its top; one that is closed is opened again by way of its parents. Half of
 /// the 1024 descriptors that a process may have by default, which is room for one tree. It does not bound the process:
@@ -21,6 +21,3 @@ pub const XATTR_BYTES_MAX: usize = 32 << 10;
 
 /// Extended attributes of one file: at 128 bytes each, as many as [`XATTR_BYTES_MAX`] holds.
 pub const XATTRS_MAX: usize = 256;
-
-/// Directories below a tree's top: a path through more is longer than programs take (PATH_MAX, two bytes a level).
-pub const DEPTH_MAX: usize = PATH_BYTES_MAX / 2;

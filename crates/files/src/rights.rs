@@ -185,16 +185,16 @@ mod tests {
             denied(dir.open_file(&name("roots")).unwrap_err());
             denied(dir.set_mode(&name("roots"), 0o644).unwrap_err());
             denied(dir.set_owner(&name("roots"), 65534, 65534).unwrap_err());
-            denied(roots.create_file(&name("f"), true).unwrap_err());
+            denied(roots.create_file(&name("f")).unwrap_err());
             denied(roots.rename(&name("nobodys"), &name("moved")).unwrap_err());
 
-            dir.create_file(&name("f"), true).unwrap();
+            dir.create_file(&name("f")).unwrap();
             dir.set_mode(&name("f"), 0o640).unwrap();
             dir.set_modified(&name("f"), Time { seconds: 5, nanos: 7 }).unwrap();
             dir.hard_link(&name("f"), &dir, &name("second")).unwrap();
             dir.rename(&name("f"), &name("renamed")).unwrap();
-            dir.make_dir(&name("d")).unwrap();
-            dir.child(name("d")).create_file(&name("below"), true).unwrap();
+            dir.make_dir(&name("d"), 0o700).unwrap();
+            dir.child(name("d")).create_file(&name("below")).unwrap();
             dir.make_link(&name("link"), b"renamed").unwrap();
             let unnamed = dir.create_unnamed().map(|file| dir.name_file(&file, &name("unnamed")).unwrap());
             let unsupported = Errno::OPNOTSUPP.raw_os_error();

@@ -4,6 +4,7 @@ mod cli;
 mod config;
 mod far;
 mod place;
+mod signals;
 mod terminal;
 mod trace;
 mod units;

@@ -208,7 +208,7 @@ impl Planner {
     }
 
     fn decide_dir(&mut self, id: u64, parent: &Arc<TargetDir>, name: Name, meta: Meta) -> Decision {
-        if parent.depth >= DEPTH_MAX {
+        if parent.dir.depth() >= DEPTH_MAX {
             return Err(format!("not copied: it lies more than {DEPTH_MAX} directories deep"));
         }
         let options = &self.settings.options;

@@ -91,8 +91,6 @@ fn current_umask() -> u32 {
 /// A directory that files arrive in. After the last change in it, it gets its own attributes.
 pub(super) struct TargetDir {
     pub(super) dir: Dir,
-    /// How far below the destination.
-    pub(super) depth: usize,
     kept: Kept,
     parent: Option<Arc<TargetDir>>,
     /// Changes in it that are still to come: its listing's end, files, directories and links.
@@ -111,7 +109,7 @@ impl TargetDir {
     /// The destination itself, which stays as it is.
     pub(super) fn top(dir: Dir) -> Arc<Self> {
         let expected = AtomicUsize::new(1);
-        Arc::new(Self { dir, depth: 0, kept: Kept::Nothing, parent: None, expected })
+        Arc::new(Self { dir, kept: Kept::Nothing, parent: None, expected })
     }
 
     /// The directory called `name` in `parent`, which expects the end of its listing.
@@ -119,7 +117,6 @@ impl TargetDir {
         parent.expect_one();
         Arc::new(Self {
             dir: parent.dir.child(name),
-            depth: parent.depth + 1,
             kept,
             parent: Some(Arc::clone(parent)),
             expected: AtomicUsize::new(1),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use longhaul_copy::{Copy, CopyError, CopyOptions, Existing, Job, Outcome, Problem, Sync, Writing};
+use longhaul_copy::{Copy, CopyError, CopyOptions, Existing, Job, Problem, ProgressNow, Sync, Writing};
 use longhaul_files::dir::raise_open_file_limit;
 use longhaul_files::{RelPath, shown};
 use longhaul_transport::Session;
@@ -20,6 +20,7 @@ use super::print_out;
 use crate::config;
 use crate::far::{Far, SshOptions};
 use crate::place::Place;
+use crate::signals::until_told_to_stop;
 use crate::terminal::{ProgressLine, Terminal, harmless};
 use crate::trace::Trace;
 use crate::units::{self, show_rate, show_size};
@@ -177,7 +178,9 @@ struct Told {
 
 /// How a copy ended.
 struct Ended {
-    result: anyhow::Result<Outcome>,
+    result: anyhow::Result<()>,
+    progress: ProgressNow,
+    repeated_bytes: u64,
     seconds: f64,
     lanes: usize,
     control: Option<&'static str>,
@@ -251,7 +254,8 @@ impl Cp {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let result = {
             let run = copy.run(&session);
-            tokio::pin!(run);
+            let stop = until_told_to_stop();
+            tokio::pin!(run, stop);
             loop {
                 tokio::select! {
                     result = &mut run => break result.map_err(say_what_next),
@@ -265,7 +269,7 @@ impl Cp {
                             trace.sample(&session, &progress.now())?;
                         }
                     }
-                    _ = tokio::signal::ctrl_c() => {
+                    () = &mut stop => {
                         break Err(anyhow::anyhow!("interrupted; the same command goes on from here"));
                     }
                 }
@@ -273,6 +277,7 @@ impl Cp {
         };
         let seconds = began.elapsed().as_secs_f64();
         let rtt = session.rtt();
+        let repeated_bytes = session.sample().repeated_bytes;
         if let Some(trace) = &mut trace {
             trace.sample(&session, &progress.now())?;
         }
@@ -284,11 +289,12 @@ impl Cp {
         if let Some(line) = line {
             line.clear();
         }
-        Ok(Ended { result, seconds, lanes, control, rtt, problems })
+        let progress = progress.now();
+        Ok(Ended { result, progress, repeated_bytes, seconds, lanes, control, rtt, problems })
     }
 
     fn report(&self, terminal: &Terminal, ended: &Ended) -> anyhow::Result<()> {
-        let progress = ended.result.as_ref().map(|outcome| outcome.progress).unwrap_or_default();
+        let progress = ended.progress;
         let bits_per_second = progress.done_bytes as f64 * 8.0 / ended.seconds;
         if let Err(error) = &ended.result {
             terminal.say(&harmless(&format!("longhaul: {error:#}")));
@@ -319,7 +325,7 @@ impl Cp {
                 skipped_bytes: progress.skipped_bytes,
                 seconds: ended.seconds,
                 bits_per_second,
-                repeated_bytes: ended.result.as_ref().map_or(0, |outcome| outcome.repeated_bytes),
+                repeated_bytes: ended.repeated_bytes,
                 lanes: ended.lanes,
                 control: ended.control,
                 rtt_ms: ended.rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
@@ -492,6 +498,7 @@ fn tell(terminal: &Terminal, problem: Problem) -> Told {
     // Names, and the words of a far host, may hold line ends and escapes.
     let path = shown(&problem.path).to_string();
     let reason = harmless(&problem.reason);
-    terminal.say(&format!("longhaul: {path}: {reason}"));
+    let of = if path.is_empty() { String::new() } else { format!("{path}: ") };
+    terminal.say(&format!("longhaul: {of}{reason}"));
     Told { path, reason }
 }
