@@ -21,7 +21,9 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll};
 
 use crate::lane::buffer::{Inbox, Outbox, WireError, checksum};
-use crate::lane::frame::{FrameHeader, FrameKind, PieceFrame, SESSION_ID_BYTES, decode_numbers};
+use crate::lane::frame::{
+    FrameHeader, FrameKind, LANE_NUMBER_MAX, PieceFrame, SESSION_ID_BYTES, decode_numbers,
+};
 use crate::limits::{FRAME_PAYLOAD_MAX, TURN_BYTES};
 use crate::scheduler::{Extent, LaneId, Nanos, Piece, QueueFull, Scheduler};
 use crate::secure::Keys;
@@ -609,8 +611,8 @@ impl Lane {
     }
 }
 
-/// The token of the wake-up descriptor; lanes count from 0 and never come near.
-const WAKE: u64 = u64::MAX;
+/// The token of the wake-up descriptor, which no lane has for its number.
+const WAKE: u64 = LANE_NUMBER_MAX + 1;
 
 struct Mover {
     shared: Arc<Lanes>,
