@@ -21,7 +21,7 @@ pub const INBOX_BYTES: usize = (256 + 64) << 10;
 /// Alignment of memory for direct I/O: a page, which satisfies every block device.
 pub const ALIGNMENT: usize = 4096;
 
-/// The shortest piece a lane takes of a longer extent: its 48 bytes of frame header and its answer stay below 0.1 %.
+/// The shortest piece a lane takes of a longer extent: its 40 bytes of frame header and its answer stay below 0.1 %.
 pub const PIECE_BYTES_MIN: u32 = 64 << 10;
 
 /// The longest piece by default: at 1 Gbit/s a lane it lasts 8 ms, and what a lost lane loses stays small.
@@ -30,7 +30,7 @@ pub const PIECE_BYTES_DEFAULT: u32 = 1 << 20;
 /// The longest piece that can be asked for.
 pub const PIECE_BYTES_MAX: u32 = 64 << 20;
 
-/// Extents waiting for a lane: 24 bytes each, so 96 KiB; as bundles of small files, a gigabyte's worth.
+/// Extents waiting for a lane: 32 bytes each, so 128 KiB; as bundles of small files, a gigabyte's worth.
 pub const EXTENTS_WAITING_MAX: usize = 4096;
 
 /// Bytes a lane's socket may hold that TCP has not sent yet (TCP_NOTSENT_LOWAT): two frames, so that the next one is

@@ -318,7 +318,7 @@ impl Scheduler {
         self.under_way_bytes
     }
 
-    /// Bytes `lane` has taken and the peer has not yet stored.
+    /// Whether the peer has stored all that `lane` has taken.
     #[must_use]
     pub fn lane_is_idle(&self, lane: LaneId) -> bool {
         self.lanes.get(&lane).is_none_or(|l| l.under_way.is_empty())

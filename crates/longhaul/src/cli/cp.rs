@@ -228,7 +228,6 @@ impl Cp {
         let options = ConnectOptions {
             host,
             addresses,
-            local: None,
             identity,
             trust,
             control: if self.tcp { ControlChoice::Tcp } else { ControlChoice::Auto },

@@ -53,14 +53,14 @@ impl QuicClient {
         Ok(Self { tls, config })
     }
 
-    /// Connects from `local` to `remote`, and says whose key the server has.
+    /// Connects to `remote`, and says whose key the server has.
     pub(crate) async fn connect(
         &self,
-        local: Option<IpAddr>,
         remote: SocketAddr,
     ) -> Result<(Connection, PublicKey), HandshakeError> {
-        let any = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let endpoint = Endpoint::client(SocketAddr::new(local.unwrap_or(any), 0))?;
+        let any: IpAddr =
+            if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let endpoint = Endpoint::client(SocketAddr::new(any, 0))?;
         let connecting = endpoint
             .connect_with(self.config.clone(), remote, SERVER_NAME)
             .map_err(|_| HandshakeError::Foreign)?;

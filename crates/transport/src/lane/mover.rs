@@ -180,7 +180,8 @@ impl Lanes {
         piece_bytes_max: u32,
         pieces: Arc<dyn Pieces>,
     ) -> io::Result<(Arc<Self>, tokio::sync::mpsc::UnboundedReceiver<LaneLost>)> {
-        // At most one message per lane ever opened; the session opens no lane while LANES_MAX reports are unread.
+        // One message for each lane that ends, of which LANES_MAX are open at a time; the session does nothing but
+        // read them, and a mover must not wait.
         let (lost, reports) = tokio::sync::mpsc::unbounded_channel();
         let mut handles = Vec::new();
         let mut starts = Vec::new();

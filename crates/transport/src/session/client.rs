@@ -1,7 +1,7 @@
 //! The client's end: connects, keeps the control link and the lanes up.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -43,8 +43,6 @@ pub struct ConnectOptions {
     pub host: String,
     /// Its addresses, in the order of preference.
     pub addresses: Vec<SocketAddr>,
-    /// The local address to connect from; `None`: the kernel's choice.
-    pub local: Option<IpAddr>,
     /// This user's key.
     pub identity: Identity,
     /// How the server's key is judged.
@@ -106,18 +104,11 @@ pub enum ConnectError {
     Local(#[from] std::io::Error),
 }
 
-/// A path of the session: from a local address to a remote one. One for now; a team has several.
-#[derive(Clone, Copy, Debug)]
-struct Path {
-    local: Option<IpAddr>,
-    remote: SocketAddr,
-}
-
 /// Everything needed to make links and lanes.
 struct Dialer {
     host: String,
     session: SessionId,
-    path: Path,
+    remote: SocketAddr,
     choice: ControlChoice,
     key: PublicKey,
     trust: Arc<HostTrust>,
@@ -141,8 +132,7 @@ const EAGER_LANES: usize = 4;
 /// # Errors
 /// [`ConnectError`].
 pub async fn connect(options: ConnectOptions, handler: Arc<dyn Handler>) -> Result<Session, ConnectError> {
-    let ConnectOptions { host, addresses, local, identity, trust, control: choice, lanes: settings } =
-        options;
+    let ConnectOptions { host, addresses, identity, trust, control: choice, lanes: settings } = options;
     let trust = Arc::new(trust);
     let mut failures = Vec::new();
     for remote in addresses {
@@ -156,7 +146,7 @@ pub async fn connect(options: ConnectOptions, handler: Arc<dyn Handler>) -> Resu
         let dialer = Arc::new(Dialer {
             host: host.clone(),
             session,
-            path: Path { local, remote },
+            remote,
             choice,
             key: identity.public(),
             trust: Arc::clone(&trust),
@@ -321,7 +311,7 @@ impl Dialer {
             if self.choice == ControlChoice::Tcp {
                 std::future::pending::<()>().await;
             }
-            let (connection, key) = self.quic.connect(self.path.local, self.path.remote).await?;
+            let (connection, key) = self.quic.connect(self.remote).await?;
             Ok::<_, DialError>((Link::Quic(connection), key))
         };
         let tcp = async {
@@ -369,11 +359,8 @@ impl Dialer {
     }
 
     async fn secure_tcp(&self, tls: &ClientTls, purpose: Purpose) -> Result<SecureTcp, HandshakeError> {
-        let remote = self.path.remote;
+        let remote = self.remote;
         let socket = if remote.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        if let Some(local) = self.path.local {
-            socket.bind(SocketAddr::new(local, 0))?;
-        }
         // Before connecting: buffers decide the window scale that the handshake announces.
         prepare_lane(&socket, self.settings.socket_options())?;
         let connecting = tokio::time::timeout(CONNECT_TIMEOUT, socket.connect(remote));
@@ -439,14 +426,12 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// Without an answer for so long a link is taken for broken.
 const PING_LIMIT: Duration = Duration::from_secs(15);
 
-/// Asks the server every now and then whether it is there; returns when it is not. Fresh packets also get a link
-/// going again whose retransmissions have backed off.
+/// Asks the server every now and then whether it is there, one question at a time; returns when it is not.
 async fn ping(shared: &Shared, link: &Arc<Link>) {
     loop {
         tokio::time::sleep(PING_INTERVAL).await;
         let ping = shared.control.request(Body::Session(Ask::Ping(true)).encode());
         tokio::pin!(ping);
-        // Several may be on their way at a time: each is a fresh packet.
         tokio::select! {
             _ = &mut ping => {}
             () = tokio::time::sleep(PING_LIMIT) => {
@@ -525,7 +510,7 @@ impl LaneKeeper {
                 tracing::debug!(lane = id, reason, "a lane could not be opened");
                 self.failures += 1;
                 if !self.ever && self.failures >= FAILURES_MAX {
-                    let remote = self.dialer.path.remote;
+                    let remote = self.dialer.remote;
                     let reason = format!("TCP to {remote}: {reason}");
                     let _ = self.no_lanes.send(reason).await; // the session may have ended for another reason
                 }

@@ -376,7 +376,7 @@ impl State {
 }
 
 async fn welcome(replier: Replier, refusal: Option<Refusal>) {
-    let welcome = Welcome { refusal, version: PROTOCOL_VERSION, lanes_max: LANES_MAX as u32 };
+    let welcome = Welcome { refusal, version: PROTOCOL_VERSION };
     replier.send(Bytes::from(welcome.encode_to_vec())).await;
 }
 
