@@ -62,6 +62,17 @@ pub const CONTROL_STREAMS_MAX: u32 = 1024;
 /// Control bytes in flight each way: 64 KiB messages at 1 Gbit/s x 100 ms, or 64 full ones, twice over.
 pub const CONTROL_WINDOW_BYTES: u32 = 16 << 20;
 
+/// Bytes of the requests a side has open: a copy's 128 offers of 24 KiB, and then some.
+pub const REQUEST_BYTES_OPEN_MAX: usize = 4 << 20;
+
+/// Bytes of a peer's requests that are carried out at a time, and those that wait for it: twice what it may have open,
+/// since it may give up waiting for some. A peer that goes beyond it loses its link: it has been told nothing else, and
+/// to stop reading a TCP link would keep our own replies from coming.
+pub const REQUEST_BYTES_CARRIED_MAX: usize = 2 * REQUEST_BYTES_OPEN_MAX;
+
+/// Requests read off QUIC streams at a time, each of 64 KiB: 4 MiB. The others wait within QUIC's window.
+pub const REQUESTS_READ_AT_ONCE: usize = 64;
+
 /// Replies kept for an asker that may repeat its requests on another link: those it has open, and those whose end
 /// it has not told yet.
 pub const REPLIES_KEPT_MAX: usize = 2 * CONTROL_STREAMS_MAX as usize;
@@ -78,11 +89,18 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A session whose ends cannot reach each other for so long is over.
 pub const OUT_OF_REACH_LIMIT: Duration = Duration::from_secs(120);
 
-/// Lanes connecting at a time: below a server's accept queue, above what any step of the tuner asks for.
-pub const LANES_AT_ONCE_MAX: usize = 128;
+/// Lanes connecting at a time: below what a server takes from one source, and no more than a few round trips for as
+/// many as a session may have.
+pub const LANES_AT_ONCE_MAX: usize = 64;
 
-/// Connections of unproved peers a server holds: each ~20 KiB for [`CONNECT_TIMEOUT`].
+/// Connections a server holds whose peers it has not let in, each for three [`CONNECT_TIMEOUT`] at the most. One takes
+/// up to 64 KiB for TLS, and then either a record and what it holds (2 x 17 KiB), or a control link with a hello of
+/// 64 KiB, another one that is arriving, and records (3 x 17 KiB): below 256 KiB, or 128 MiB for all.
 pub const HANDSHAKES_MAX: usize = 512;
+
+/// Of these, connections from one IPv4 address or IPv6 /64: a client that opens lanes as fast as it can, and half of
+/// another one behind the same address. It takes several hosts to keep others out.
+pub const HANDSHAKES_PER_SOURCE_MAX: usize = 96;
 
 /// Sessions of one server.
 pub const SESSIONS_MAX: usize = 1024;

@@ -259,3 +259,20 @@ async fn nobody_there_is_said_so() {
     let error = connect(options, Arc::<Memory>::default()).await.unwrap_err();
     assert!(error.to_string().starts_with("cannot reach far: 127.0.0.1:1: "), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_from_one_address_keep_nobody_else_out() {
+    let (far, _server) = start_server();
+    let mut silent = Vec::new();
+    for _ in 0..600 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        silent.push(socket.connect(far.address).await.unwrap());
+    }
+    let began = std::time::Instant::now();
+    let options = ConnectOptions { control: ControlChoice::Tcp, ..far.options() };
+    let session = connect(options, Arc::<Memory>::default()).await.unwrap();
+    assert_eq!(session.request(Bytes::from_static(b"hello")).await.unwrap(), "got hello");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    session.close().await;
+}

@@ -22,13 +22,17 @@ use crate::tls::{ClientTls, Purpose, SERVER_NAME, peer_key};
 
 const MESSAGE_BYTES_MAX: usize = ENVELOPE_BYTES + CONTROL_BODY_BYTES_MAX;
 
-fn transport_config() -> TransportConfig {
+/// Lets a whole message come at once.
+const MESSAGE_WINDOW_BYTES: u32 = MESSAGE_BYTES_MAX as u32 + 1024;
+
+/// `requests`: how many the peer may have open, `window`: how many bytes of them.
+fn transport_config(requests: u32, window: u32) -> TransportConfig {
     let mut config = TransportConfig::default();
     config
-        .max_concurrent_bidi_streams(CONTROL_STREAMS_MAX.into())
+        .max_concurrent_bidi_streams(requests.into())
         .max_concurrent_uni_streams(0u32.into())
-        .stream_receive_window((MESSAGE_BYTES_MAX as u32 + 1024).into())
-        .receive_window(CONTROL_WINDOW_BYTES.into())
+        .stream_receive_window(MESSAGE_WINDOW_BYTES.into())
+        .receive_window(window.into())
         .send_window(CONTROL_WINDOW_BYTES.into())
         .datagram_receive_buffer_size(None)
         .keep_alive_interval(Some(KEEP_ALIVE))
@@ -49,7 +53,9 @@ impl QuicClient {
     pub(crate) fn new(tls: ClientTls) -> Result<Self, HandshakeError> {
         let crypto = QuicClientConfig::try_from(tls.config.clone()).map_err(|_| HandshakeError::Foreign)?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        config.transport_config(Arc::new(transport_config()));
+        // A server has proved who it is before it may ask anything.
+        let transport = transport_config(CONTROL_STREAMS_MAX, CONTROL_WINDOW_BYTES);
+        config.transport_config(Arc::new(transport));
         Ok(Self { tls, config })
     }
 
@@ -84,7 +90,8 @@ impl QuicServer {
     pub(crate) fn listen(socket: UdpSocket, tls: rustls::ServerConfig) -> io::Result<Self> {
         let crypto = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
         let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-        config.transport_config(Arc::new(transport_config()));
+        // Its hello is all that a client may say before it is let in.
+        config.transport_config(Arc::new(transport_config(1, MESSAGE_WINDOW_BYTES)));
         let runtime = Arc::new(quinn::TokioRuntime);
         Ok(Self { endpoint: Endpoint::new(EndpointConfig::default(), Some(config), socket, runtime)? })
     }
@@ -140,6 +147,11 @@ fn key_of(connection: &Connection) -> Option<PublicKey> {
     peer_key(Some(&certificates))
 }
 
+pub(super) fn admit(connection: &Connection) {
+    connection.set_receive_window(CONTROL_WINDOW_BYTES.into());
+    connection.set_max_concurrent_bi_streams(CONTROL_STREAMS_MAX.into());
+}
+
 pub(super) async fn exchange(connection: &Connection, envelope: &Envelope) -> Result<Bytes, ControlGone> {
     let (mut send, mut receive) = connection.open_bi().await.map_err(|_| ControlGone)?;
     send.write_chunk(envelope.encode()).await.map_err(|_| ControlGone)?;
@@ -158,5 +170,42 @@ pub(super) async fn read(mut stream: RecvStream) -> Option<Envelope> {
 pub(super) async fn reply(mut stream: SendStream, reply: Bytes) {
     if stream.write_chunk(reply).await.is_ok() {
         let _ = stream.finish(); // fails only when the connection is gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{HostTrust, Identity};
+    use crate::tls::server_config;
+
+    #[tokio::test]
+    async fn a_client_that_is_not_let_in_yet_may_send_one_request() {
+        let (server, client) = (Identity::ephemeral(), Identity::ephemeral());
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let listener = QuicServer::listen(socket, server_config(&server).unwrap()).unwrap();
+        let trust = Arc::new(HostTrust::Pinned(server.public()));
+        let dialer = QuicClient::new(ClientTls::new(&client, trust, Purpose::Control).unwrap()).unwrap();
+        let (near, far) = tokio::join!(dialer.connect(address), async {
+            QuicServer::finish(listener.accept().await.unwrap(), Duration::from_secs(10)).await
+        });
+        let (near, far) = (near.unwrap().0, far.unwrap().0);
+        let (mut hello, _reply) = near.open_bi().await.unwrap();
+        let whole = Bytes::from(vec![0; MESSAGE_BYTES_MAX]);
+        hello.write_chunk(whole.clone()).await.unwrap();
+        hello.finish().unwrap();
+        let (reply, incoming) = far.accept_bi().await.unwrap();
+        assert_eq!(read(incoming).await.unwrap().body.len(), CONTROL_BODY_BYTES_MAX);
+        let second = tokio::time::timeout(Duration::from_millis(100), near.open_bi()).await;
+        assert!(second.is_err(), "a second stream before the first was answered");
+        admit(&far);
+        let mut streams = Vec::new();
+        for _ in 0..100 {
+            let (mut send, receive) = near.open_bi().await.unwrap();
+            send.write_chunk(whole.clone()).await.unwrap();
+            streams.push((send, receive));
+        }
+        drop(reply);
     }
 }

@@ -317,7 +317,7 @@ impl Dialer {
         let tcp = async {
             let connection = self.secure_tcp(&self.control_tls, Purpose::Control).await?;
             let key = connection.peer;
-            Ok::<_, DialError>((Link::Tcp(TcpLink::start(connection)), key))
+            Ok::<_, DialError>((Link::Tcp(TcpLink::start(connection, true)), key))
         };
         let head_start = if self.choice == ControlChoice::Tcp { Duration::ZERO } else { QUIC_HEAD_START };
         tokio::pin!(quic);

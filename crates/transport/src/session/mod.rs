@@ -1,6 +1,7 @@
 //! A session: one control channel and a changing number of data lanes between two hosts that know each other's keys.
 
 mod client;
+mod handshakes;
 pub(crate) mod message;
 mod regulate;
 mod server;

@@ -11,8 +11,9 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
+use super::handshakes::{Handshakes, Unfinished};
 use super::message::{Hello, PROTOCOL_VERSION, Refusal, RefusalCode, Welcome};
 use super::{Handler, LaneSettings, Session, SessionEnd, SessionId, Shared, Wanted, regulate};
 use crate::control::{Control, Link, QuicServer, Replier, TcpLink};
@@ -20,7 +21,8 @@ use crate::identity::{Identity, PublicKey};
 use crate::lane::buffer::Inbox;
 use crate::lane::frame::FrameKind;
 use crate::lane::mover::{Lanes, Opening};
-use crate::limits::{CONNECT_TIMEOUT, HANDSHAKES_MAX, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX};
+use crate::lane::record::RECORD_MAX;
+use crate::limits::{CONNECT_TIMEOUT, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX};
 use crate::secure::SecureTcp;
 use crate::socket::prepare_lane;
 use crate::tls::{Purpose, server_config};
@@ -78,8 +80,7 @@ struct State {
     sessions: Mutex<HashMap<SessionId, Arc<Shared>>>,
     /// A session was added: lanes that came before it look again.
     added: Notify,
-    /// Unfinished handshakes.
-    handshakes: Arc<Semaphore>,
+    handshakes: Handshakes,
 }
 
 /// Connections the kernel keeps for us while we are busy.
@@ -114,7 +115,7 @@ impl Server {
             settings: options.lanes,
             sessions: Mutex::default(),
             added: Notify::new(),
-            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            handshakes: Handshakes::default(),
         });
         Ok(Self { tcp, quic: QuicServer::listen(udp, tls.clone())?, tls: Arc::new(tls), address, state })
     }
@@ -150,14 +151,13 @@ impl Server {
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&self.state.handshakes).try_acquire_owned() else {
+            let Some(unfinished) = self.state.handshakes.begin(from.ip()) else {
                 tracing::warn!(%from, "too many unfinished handshakes: connection refused");
                 continue;
             };
             let (state, tls) = (Arc::clone(&self.state), Arc::clone(&self.tls));
             tokio::spawn(async move {
-                let result = state.greet_tcp(tcp, tls).await;
-                drop(permit);
+                let result = state.greet_tcp(tcp, tls, unfinished).await;
                 if let Err(reason) = result {
                     tracing::debug!(%from, reason, "connection refused");
                 }
@@ -168,7 +168,7 @@ impl Server {
     async fn accept_quic(&self) {
         while let Some(incoming) = self.quic.accept().await {
             let from = incoming.remote_address();
-            let Ok(permit) = Arc::clone(&self.state.handshakes).try_acquire_owned() else {
+            let Some(unfinished) = self.state.handshakes.begin(from.ip()) else {
                 incoming.refuse();
                 continue;
             };
@@ -176,8 +176,7 @@ impl Server {
             tokio::spawn(async move {
                 match QuicServer::finish(incoming, CONNECT_TIMEOUT).await {
                     Ok((connection, key)) => {
-                        drop(permit);
-                        state.greet(Arc::new(Link::Quic(connection)), key, from).await;
+                        state.greet(Arc::new(Link::Quic(connection)), key, from, unfinished).await;
                     }
                     Err(error) => tracing::debug!(%from, %error, "QUIC handshake failed"),
                 }
@@ -204,6 +203,7 @@ impl State {
         self: &Arc<Self>,
         tcp: TcpStream,
         tls: Arc<rustls::ServerConfig>,
+        unfinished: Unfinished,
     ) -> Result<(), String> {
         prepare_lane(&tcp, self.settings.socket_options()).map_err(|e| e.to_string())?;
         let connection = SecureTcp::accept(tcp, tls, CONNECT_TIMEOUT).await.map_err(|e| e.to_string())?;
@@ -211,10 +211,8 @@ impl State {
             Purpose::Lane => self.join(connection).await,
             Purpose::Control => {
                 let (key, from) = (connection.peer, connection.peer_address);
-                let link = Arc::new(Link::Tcp(TcpLink::start(connection)));
-                let state = Arc::clone(self);
-                // Beyond the handshake: its permit is given back.
-                tokio::spawn(async move { state.greet(link, key, from).await });
+                let link = Arc::new(Link::Tcp(TcpLink::start(connection, false)));
+                Arc::clone(self).greet(link, key, from, unfinished).await;
                 Ok(())
             }
         }
@@ -224,13 +222,19 @@ impl State {
     async fn join(&self, connection: SecureTcp) -> Result<(), String> {
         let SecureTcp { mut tcp, mut keys, received, peer, .. } = connection;
         let mut inbox = Inbox::new(&received);
+        // A hello is the first record of a lane, whatever follows it: somebody unknown gets no more memory than that.
+        let mut left = RECORD_MAX;
         let read_hello = async {
             loop {
                 match inbox.next_frame(&mut keys).map_err(|e| e.to_string())? {
                     Some(frame) => return Ok(frame),
-                    None => match tcp.read(inbox.room()).await {
+                    None if left == 0 => return Err("a first record without a hello".to_owned()),
+                    None => match tcp.read(&mut inbox.room()[..left]).await {
                         Ok(0) => return Err("closed before it said hello".to_owned()),
-                        Ok(bytes) => inbox.filled(bytes),
+                        Ok(bytes) => {
+                            inbox.filled(bytes);
+                            left -= bytes;
+                        }
                         Err(error) => return Err(error.to_string()),
                     },
                 }
@@ -270,8 +274,15 @@ impl State {
         tokio::time::timeout(CONNECT_TIMEOUT, look).await.ok()
     }
 
-    /// Reads the hello of a control link, and begins or continues a session.
-    async fn greet(self: Arc<Self>, link: Arc<Link>, key: PublicKey, from: SocketAddr) {
+    /// Reads the hello of a control link, and begins or continues a session. The connection counts as `unfinished`
+    /// until its peer has been let in, or it is closed.
+    async fn greet(
+        self: Arc<Self>,
+        link: Arc<Link>,
+        key: PublicKey,
+        from: SocketAddr,
+        unfinished: Unfinished,
+    ) {
         let hello = async { link.accept().await.ok()?.whole().await };
         let Ok(Some((envelope, replier))) = tokio::time::timeout(CONNECT_TIMEOUT, hello).await else {
             return link.close();
@@ -282,6 +293,8 @@ impl State {
         };
         match entered {
             Ok(shared) => {
+                drop(unfinished);
+                link.admit(); // before the client hears of it, and asks
                 welcome(replier, None).await;
                 let control = Arc::clone(&shared.control);
                 control.set_link(Arc::clone(&link));
