@@ -104,3 +104,6 @@ pub const HANDSHAKES_PER_SOURCE_MAX: usize = 96;
 
 /// Sessions of one server.
 pub const SESSIONS_MAX: usize = 1024;
+
+/// Sessions of one key: more copies at a time than a person or a batch runs, and room for 15 other keys.
+pub const SESSIONS_PER_KEY_MAX: usize = 64;

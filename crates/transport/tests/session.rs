@@ -12,7 +12,7 @@ use longhaul_transport::identity::{HostTrust, Identity, PublicKey};
 use longhaul_transport::session::{
     ConnectError, ConnectOptions, ControlChoice, Door, LaneSettings, Refused, Server, ServerOptions, connect,
 };
-use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
+use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn, limits};
 
 const MIB: u64 = 1 << 20;
 
@@ -275,4 +275,26 @@ async fn silent_connections_from_one_address_keep_nobody_else_out() {
     assert_eq!(session.request(Bytes::from_static(b"hello")).await.unwrap(), "got hello");
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     session.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_has_a_bounded_number_of_sessions() {
+    let (far, _server) = start_server();
+    let mut sessions = Vec::new();
+    let lanes = LaneSettings { lanes: Some(1), ..LaneSettings::default() };
+    for _ in 0..limits::SESSIONS_PER_KEY_MAX {
+        let options = ConnectOptions { lanes, ..far.options() };
+        sessions.push(connect(options, Arc::<Memory>::default()).await.unwrap());
+    }
+    let error = connect(far.options(), Arc::<Memory>::default()).await.unwrap_err();
+    assert!(error.to_string().contains("64 sessions of your key are open"), "{error}");
+    // One that ends makes room.
+    sessions.pop().unwrap().close().await;
+    for attempt in 0.. {
+        match connect(far.options(), Arc::<Memory>::default()).await {
+            Ok(_) => break,
+            Err(error) => assert!(attempt < 100, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -22,7 +22,7 @@ use crate::lane::buffer::Inbox;
 use crate::lane::frame::FrameKind;
 use crate::lane::mover::{Lanes, Opening};
 use crate::lane::record::RECORD_MAX;
-use crate::limits::{CONNECT_TIMEOUT, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX};
+use crate::limits::{CONNECT_TIMEOUT, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX, SESSIONS_PER_KEY_MAX};
 use crate::secure::SecureTcp;
 use crate::socket::prepare_lane;
 use crate::tls::{Purpose, server_config};
@@ -343,6 +343,8 @@ impl State {
         key: PublicKey,
         from: SocketAddr,
     ) -> Result<Arc<Shared>, (RefusalCode, String)> {
+        // Before threads are started for nothing; what counts is the look below.
+        room_for(&self.lock(), key)?;
         let handler = self.door.admit(key, from).map_err(|refused| match refused {
             Refused::UnknownKey => (RefusalCode::UnknownKey, "this key is not known here".to_owned()),
             Refused::Because(reason) => (RefusalCode::Other, reason),
@@ -363,9 +365,9 @@ impl State {
         });
         {
             let mut sessions = self.lock();
-            if sessions.len() >= SESSIONS_MAX {
+            if let Err(refusal) = room_for(&sessions, key) {
                 shared.end(SessionEnd::Closed);
-                return Err((RefusalCode::Full, format!("{SESSIONS_MAX} sessions are open already")));
+                return Err(refusal);
             }
             sessions.insert(id, Arc::clone(&shared));
         }
@@ -386,6 +388,20 @@ impl State {
         tokio::spawn(regulate::run(Arc::clone(&shared), 1, false));
         Ok(shared)
     }
+}
+
+/// Whether one more session of `key` may be opened.
+fn room_for(sessions: &HashMap<SessionId, Arc<Shared>>, key: PublicKey) -> Result<(), (RefusalCode, String)> {
+    let full = |reason| Err((RefusalCode::Full, reason));
+    if sessions.len() >= SESSIONS_MAX {
+        return full(format!("{SESSIONS_MAX} sessions are open already; try again later"));
+    }
+    if sessions.values().filter(|session| session.peer == key).count() >= SESSIONS_PER_KEY_MAX {
+        return full(format!(
+            "{SESSIONS_PER_KEY_MAX} sessions of your key are open already; try again when some have ended"
+        ));
+    }
+    Ok(())
 }
 
 async fn welcome(replier: Replier, refusal: Option<Refusal>) {
