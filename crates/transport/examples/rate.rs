@@ -76,7 +76,6 @@ async fn main() {
     let options = ConnectOptions {
         host: "far".into(),
         addresses: vec![address],
-        local: None,
         identity: Identity::ephemeral(),
         trust: HostTrust::known("far".into(), KnownHosts::load(&dir).unwrap()),
         control: ControlChoice::Auto,

@@ -334,7 +334,7 @@ fn step<Data>(status: UnbufferedStatus<'_, '_, Data>) -> Result<Step, HandshakeE
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
@@ -363,6 +363,13 @@ mod tests {
                 SecureTcp::accept(tcp, config, LIMIT).await
             },
         )
+    }
+
+    /// Both ends of a connection: the client's, the server's.
+    pub(crate) async fn pair() -> (SecureTcp, SecureTcp) {
+        let (server, client) = (Identity::ephemeral(), Identity::ephemeral());
+        let (near, far) = connect(HostTrust::Pinned(server.public()), &server, &client).await;
+        (near.unwrap(), far.unwrap())
     }
 
     fn message(text: &[u8]) -> Vec<u8> {

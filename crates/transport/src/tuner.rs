@@ -145,12 +145,6 @@ impl Tuner {
         self.rate
     }
 
-    /// Whether buffers hold the lane up.
-    #[must_use]
-    pub fn lane_is_limited(&self, lane: LaneId) -> bool {
-        self.lanes.get(&lane).is_some_and(|l| l.limited > LIMITED_SHARE)
-    }
-
     /// Takes the readings of all open lanes; `demand_bytes` wait to be sent. Returns the number of lanes there should
     /// be. Call about every 100 ms.
     pub fn on_tick(&mut self, now: Nanos, readings: &[LaneReading], demand_bytes: u64) -> usize {

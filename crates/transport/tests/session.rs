@@ -12,7 +12,7 @@ use longhaul_transport::identity::{HostTrust, Identity, PublicKey};
 use longhaul_transport::session::{
     ConnectError, ConnectOptions, ControlChoice, Door, LaneSettings, Refused, Server, ServerOptions, connect,
 };
-use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
+use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn, limits};
 
 const MIB: u64 = 1 << 20;
 
@@ -27,11 +27,14 @@ struct Memory {
 struct State {
     delivered: HashMap<u64, u64>,
     declined: HashMap<u64, u64>,
-    stored: HashMap<u64, u64>,
+    /// Lengths by object and offset: an overdue piece comes twice.
+    stored: HashMap<(u64, u64), u64>,
     requests: Vec<Bytes>,
     ended: Option<SessionEnd>,
     unwanted: Option<u64>,
     withdrawn: Option<u64>,
+    /// To store this object's bytes is a panic.
+    panics: Option<u64>,
 }
 
 fn byte_at(object: u64, offset: u64) -> u8 {
@@ -44,6 +47,11 @@ impl Memory {
         let limit = Duration::from_secs(20);
         let (_state, timeout) = self.changed.wait_timeout_while(state, limit, |s| !condition(s)).unwrap();
         assert!(!timeout.timed_out(), "not within {limit:?}: {what}");
+    }
+
+    fn stored_bytes(&self, object: u64) -> u64 {
+        let state = self.state.lock().unwrap();
+        state.stored.iter().filter(|((of, _), _)| *of == object).map(|(_, length)| length).sum()
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -77,10 +85,14 @@ impl Pieces for Memory {
 
     fn store(&self, object: u64, offset: u64, data: &[u8], _checksum: u64) -> Stored {
         assert_eq!(data.as_ptr().align_offset(4096), 0);
+        let panics = self.state.lock().unwrap().panics == Some(object);
+        assert!(!panics, "on purpose");
         for (i, &byte) in data.iter().enumerate() {
             assert_eq!(byte, byte_at(object, offset + i as u64), "object {object} offset {offset}+{i}");
         }
-        self.change(|s| *s.stored.entry(object).or_default() += data.len() as u64);
+        self.change(|s| {
+            s.stored.insert((object, offset), data.len() as u64);
+        });
         if self.state.lock().unwrap().unwanted == Some(object) { Stored::Unwanted } else { Stored::Kept }
     }
 }
@@ -149,7 +161,6 @@ impl Far {
         ConnectOptions {
             host: "far".into(),
             addresses: vec![self.address],
-            local: None,
             identity: self.client.clone(),
             trust: HostTrust::Pinned(self.host_key),
             control: ControlChoice::Auto,
@@ -181,8 +192,8 @@ async fn bytes_and_requests_go_both_ways() {
     there.lanes().push(extent(2, 30 * MIB + 7)).await;
     near.wait_until("delivered", |s| s.delivered.get(&1) == Some(&(50 * MIB + 123)));
     far.memory.wait_until("delivered", |s| s.delivered.get(&2) == Some(&(30 * MIB + 7)));
-    assert_eq!(far.memory.state.lock().unwrap().stored[&1], 50 * MIB + 123);
-    assert_eq!(near.state.lock().unwrap().stored[&2], 30 * MIB + 7);
+    assert_eq!(far.memory.stored_bytes(1), 50 * MIB + 123);
+    assert_eq!(near.stored_bytes(2), 30 * MIB + 7);
     session.close().await;
     far.memory.wait_until("ended", |s| s.ended.is_some());
     assert_eq!(far.memory.state.lock().unwrap().ended, Some(SessionEnd::ClosedByPeer));
@@ -251,4 +262,83 @@ async fn nobody_there_is_said_so() {
         ConnectOptions { addresses: vec!["127.0.0.1:1".parse().unwrap()], ..start_server().0.options() };
     let error = connect(options, Arc::<Memory>::default()).await.unwrap_err();
     assert!(error.to_string().starts_with("cannot reach far: 127.0.0.1:1: "), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_from_one_address_keep_nobody_else_out() {
+    let (far, _server) = start_server();
+    let mut silent = Vec::new();
+    for _ in 0..600 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        silent.push(socket.connect(far.address).await.unwrap());
+    }
+    let began = std::time::Instant::now();
+    let options = ConnectOptions { control: ControlChoice::Tcp, ..far.options() };
+    let session = connect(options, Arc::<Memory>::default()).await.unwrap();
+    assert_eq!(session.request(Bytes::from_static(b"hello")).await.unwrap(), "got hello");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    session.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_has_a_bounded_number_of_sessions() {
+    let (far, _server) = start_server();
+    let mut sessions = Vec::new();
+    let lanes = LaneSettings { lanes: Some(1), ..LaneSettings::default() };
+    for _ in 0..limits::SESSIONS_PER_KEY_MAX {
+        let options = ConnectOptions { lanes, ..far.options() };
+        sessions.push(connect(options, Arc::<Memory>::default()).await.unwrap());
+    }
+    let error = connect(far.options(), Arc::<Memory>::default()).await.unwrap_err();
+    assert!(error.to_string().contains("64 sessions of your key are open"), "{error}");
+    // One that ends makes room.
+    sessions.pop().unwrap().close().await;
+    for attempt in 0.. {
+        match connect(far.options(), Arc::<Memory>::default()).await {
+            Ok(_) => break,
+            Err(error) => assert!(attempt < 100, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_while_bytes_are_stored_ends_the_session() {
+    let broken =
+        |end: &SessionEnd| matches!(end, SessionEnd::Broken(reason) if reason.contains("on purpose"));
+    let (far, _server) = start_server();
+    far.memory.change(|s| s.panics = Some(1));
+    let (session, near) = far.connect().await;
+    session.lanes().push(extent(1, MIB)).await;
+    far.memory.wait_until("ended", |s| s.ended.as_ref().is_some_and(broken));
+    near.wait_until("the other end is told", |s| s.ended == Some(SessionEnd::ClosedByPeer));
+    // The same at the client's end.
+    let (far, _server) = start_server();
+    let (_session, near) = far.connect().await;
+    near.change(|s| s.panics = Some(1));
+    let there = far.sessions.lock().unwrap()[0].clone();
+    there.lanes().push(extent(1, MIB)).await;
+    near.wait_until("ended", |s| s.ended.as_ref().is_some_and(broken));
+    far.memory.wait_until("the other end is told", |s| s.ended == Some(SessionEnd::ClosedByPeer));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_closes_and_exits_is_not_waited_for() {
+    let (far, _server) = start_server();
+    let far = Arc::new(far);
+    let client = Arc::clone(&far);
+    let exited = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (session, _) = client.connect().await;
+            assert_eq!(session.control_kind(), Some("QUIC"));
+            session.close().await;
+        });
+        runtime.shutdown_background();
+    });
+    tokio::task::spawn_blocking(|| exited.join().unwrap()).await.unwrap();
+    let began = std::time::Instant::now();
+    far.memory.wait_until("ended", |s| s.ended == Some(SessionEnd::ClosedByPeer));
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
 }

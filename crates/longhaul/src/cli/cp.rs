@@ -231,7 +231,6 @@ impl Cp {
         let options = ConnectOptions {
             host,
             addresses,
-            local: None,
             identity,
             trust,
             control: if self.tcp { ControlChoice::Tcp } else { ControlChoice::Auto },
@@ -416,6 +415,7 @@ impl Cp {
             }),
             socket_buffer: self.sockbuf.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             rate_max: self.rate.map(|bits| bits / 8),
+            ..default
         }
     }
 

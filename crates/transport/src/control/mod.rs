@@ -6,17 +6,21 @@
 mod quic;
 pub(crate) mod tcp;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
-use crate::limits::{CONTROL_BODY_BYTES_MAX, CONTROL_STREAMS_MAX, REPLIES_KEPT_MAX};
+use crate::limits::{
+    CONTROL_BODY_BYTES_MAX, CONTROL_STREAMS_MAX, REPLIES_KEPT_MAX, REQUEST_BYTES_CARRIED_MAX,
+    REQUEST_BYTES_OPEN_MAX, REQUESTS_READ_AT_ONCE,
+};
 
-pub(crate) use quic::{QuicClient, QuicServer};
+pub(crate) use quic::{QuicClient, QuicLink, QuicServer};
 pub(crate) use tcp::TcpLink;
 
 /// The link broke, or the session has ended.
@@ -59,7 +63,7 @@ impl Envelope {
 /// Something that carries envelopes.
 #[derive(Debug)]
 pub(crate) enum Link {
-    Quic(quinn::Connection),
+    Quic(QuicLink),
     Tcp(TcpLink),
 }
 
@@ -101,7 +105,7 @@ impl Link {
     /// Sends a request and waits for its reply.
     pub(crate) async fn exchange(&self, envelope: &Envelope) -> Result<Bytes, ControlGone> {
         match self {
-            Self::Quic(connection) => quic::exchange(connection, envelope).await,
+            Self::Quic(link) => link.exchange(envelope).await,
             Self::Tcp(link) => link.exchange(envelope).await,
         }
     }
@@ -109,16 +113,32 @@ impl Link {
     /// The next request from the peer.
     pub(crate) async fn accept(&self) -> Result<Arriving, ControlGone> {
         match self {
-            Self::Quic(connection) => quic::accept(connection).await,
+            Self::Quic(link) => link.accept().await,
             Self::Tcp(link) => link.accept().await,
+        }
+    }
+
+    /// The peer may come in: from now on it may have as many requests open as any.
+    pub(crate) fn admit(&self) {
+        match self {
+            Self::Quic(link) => link.admit(),
+            Self::Tcp(link) => link.admit(),
         }
     }
 
     /// Ends the link.
     pub(crate) fn close(&self) {
         match self {
-            Self::Quic(connection) => connection.close(0u32.into(), b"done"),
+            Self::Quic(link) => link.close(),
             Self::Tcp(link) => link.close(),
+        }
+    }
+
+    /// Waits until the peer has been sent word that the link is closed. TCP tells it even when the process ends.
+    pub(crate) async fn until_told(&self) {
+        match self {
+            Self::Quic(link) => link.until_told().await,
+            Self::Tcp(_) => {}
         }
     }
 
@@ -133,7 +153,7 @@ impl Link {
     /// The link's own estimate of the round-trip time, where it has one.
     pub(crate) fn rtt(&self) -> Option<Duration> {
         match self {
-            Self::Quic(connection) => Some(connection.rtt()),
+            Self::Quic(link) => Some(link.rtt()),
             Self::Tcp(link) => link.rtt(),
         }
     }
@@ -148,36 +168,71 @@ struct Asked {
     waiting: BTreeSet<u64>,
 }
 
-#[derive(Debug, Default)]
-struct Answered {
+/// The peer's requests whose replies it may ask for again. `Way` is a way back to it.
+#[derive(Debug)]
+struct Answered<Way> {
     floor: u64,
-    replies: BTreeMap<u64, Arc<OnceCell<Bytes>>>,
+    requests: BTreeMap<u64, Request<Way>>,
+}
+
+#[derive(Debug)]
+enum Request<Way> {
+    /// Being carried out; its reply goes the way by which it came last.
+    UnderWay(Way),
+    Done(Bytes),
 }
 
 /// What is to be done with a request that has come.
-#[derive(Debug)]
-enum Admission {
-    /// Carry it out, or wait for whoever does.
-    Carry(Arc<OnceCell<Bytes>>),
-    /// The asker has its reply already.
-    Old,
+#[derive(Debug, PartialEq, Eq)]
+enum Admission<Way> {
+    /// Carry it out.
+    Carry,
+    /// It has been carried out: send the reply again.
+    Again(Way, Bytes),
+    /// Nothing: it is being carried out, or the asker has its reply already.
+    Nothing,
     /// More requests than anybody may have open.
     TooMany,
 }
 
-impl Answered {
-    fn admit(&mut self, id: u64, oldest: u64) -> Admission {
+impl<Way> Answered<Way> {
+    fn new() -> Self {
+        Self { floor: 0, requests: BTreeMap::new() }
+    }
+
+    fn admit(&mut self, id: u64, oldest: u64, way: Way) -> Admission<Way> {
         if oldest > self.floor {
             self.floor = oldest;
-            self.replies = self.replies.split_off(&oldest);
+            self.requests = self.requests.split_off(&oldest);
         }
         if id < self.floor {
-            return Admission::Old;
+            return Admission::Nothing;
         }
-        if !self.replies.contains_key(&id) && self.replies.len() >= REPLIES_KEPT_MAX {
-            return Admission::TooMany;
+        let kept = self.requests.len();
+        match self.requests.entry(id) {
+            Entry::Occupied(mut entry) => match entry.get_mut() {
+                Request::Done(reply) => Admission::Again(way, reply.clone()),
+                // The asker has left the link by which it came before.
+                Request::UnderWay(before) => {
+                    *before = way;
+                    Admission::Nothing
+                }
+            },
+            Entry::Vacant(_) if kept >= REPLIES_KEPT_MAX => Admission::TooMany,
+            Entry::Vacant(entry) => {
+                entry.insert(Request::UnderWay(way));
+                Admission::Carry
+            }
         }
-        Admission::Carry(Arc::clone(self.replies.entry(id).or_default()))
+    }
+
+    /// Keeps the reply, and gives the way back; `None` when nobody needs it any more.
+    fn done(&mut self, id: u64, reply: &Bytes) -> Option<Way> {
+        let request = self.requests.get_mut(&id)?;
+        match std::mem::replace(request, Request::Done(reply.clone())) {
+            Request::UnderWay(way) => Some(way),
+            Request::Done(_) => None,
+        }
     }
 }
 
@@ -185,9 +240,17 @@ impl Answered {
 #[derive(Debug)]
 pub(crate) struct Control {
     asked: Mutex<Asked>,
-    answered: Mutex<Answered>,
+    answered: Mutex<Answered<Replier>>,
     /// One permit for each request that may be open.
     open: Semaphore,
+    /// One permit for each byte of them.
+    open_bytes: Semaphore,
+    /// One permit for each request of the peer's that is read, carried out or replied to, repetitions included.
+    at_once: Arc<Semaphore>,
+    /// One permit for each that is being read.
+    reading: Semaphore,
+    /// One permit for each byte of those that are carried out.
+    carried_bytes: Semaphore,
     link: watch::Sender<Current>,
     heard: Mutex<Option<Instant>>,
 }
@@ -218,8 +281,12 @@ impl Control {
     pub(crate) fn new() -> Self {
         Self {
             asked: Mutex::default(),
-            answered: Mutex::default(),
+            answered: Mutex::new(Answered::new()),
             open: Semaphore::new(CONTROL_STREAMS_MAX as usize),
+            open_bytes: Semaphore::new(REQUEST_BYTES_OPEN_MAX),
+            at_once: Arc::new(Semaphore::new(REPLIES_KEPT_MAX)),
+            reading: Semaphore::new(REQUESTS_READ_AT_ONCE),
+            carried_bytes: Semaphore::new(REQUEST_BYTES_CARRIED_MAX),
             link: watch::channel(Current::None).0,
             heard: Mutex::default(),
         }
@@ -232,6 +299,7 @@ impl Control {
     pub(crate) async fn request(&self, body: Bytes) -> Result<Bytes, ControlGone> {
         assert!(body.len() <= CONTROL_BODY_BYTES_MAX, "a control message of {} bytes", body.len());
         let _permit = self.open.acquire().await.map_err(|_| ControlGone)?;
+        let _bytes = self.open_bytes.acquire_many(body.len() as u32).await.map_err(|_| ControlGone)?;
         let waiting = {
             let mut asked = lock(&self.asked);
             let id = asked.next;
@@ -278,8 +346,10 @@ impl Control {
         });
     }
 
-    /// `link` is broken; unless it has been replaced already, there is none now.
+    /// `link` is broken; unless it has been replaced already, there is none now. Those who wait for a reply over it
+    /// go on to the next one.
     pub(crate) fn lost(&self, link: &Arc<Link>) {
+        link.close();
         self.link.send_if_modified(|current| {
             let same = matches!(current, Current::Up(up) if Arc::ptr_eq(up, link));
             if same {
@@ -335,31 +405,60 @@ impl Control {
     /// Answers the requests that come over `link` until it breaks.
     pub(crate) async fn serve(self: &Arc<Self>, link: Arc<Link>, answer: Answer) {
         while let Ok(arriving) = link.accept().await {
+            let Ok(permit) = Arc::clone(&self.at_once).try_acquire_owned() else {
+                misuse("requests at a time", &link);
+                break;
+            };
             let (control, link, answer) = (Arc::clone(self), Arc::clone(&link), Arc::clone(&answer));
             tokio::spawn(async move {
-                if let Some((envelope, replier)) = arriving.whole().await {
+                if let Some((envelope, replier)) = control.read(arriving).await {
                     control.carry_out(envelope, replier, &link, &answer).await;
                 }
+                drop(permit);
             });
         }
         self.lost(&link);
     }
 
+    async fn read(&self, arriving: Arriving) -> Option<(Envelope, Replier)> {
+        let _permit = self.reading.acquire().await.ok()?;
+        arriving.whole().await
+    }
+
     async fn carry_out(&self, envelope: Envelope, replier: Replier, link: &Link, answer: &Answer) {
         self.hear();
-        let admission = lock(&self.answered).admit(envelope.id, envelope.oldest);
+        let Envelope { id, oldest, body } = envelope;
+        let Ok(bytes) = self.carried_bytes.try_acquire_many(body.len() as u32) else {
+            return misuse("bytes of requests under way", link);
+        };
+        let admission = lock(&self.answered).admit(id, oldest, replier);
         match admission {
-            Admission::Old => {}
-            Admission::TooMany => {
-                tracing::warn!("the peer has more than {REPLIES_KEPT_MAX} requests open: its link is closed");
-                link.close();
-            }
-            Admission::Carry(reply) => {
-                let reply = reply.get_or_init(|| answer(envelope.body)).await.clone();
+            Admission::Nothing => {}
+            Admission::TooMany => misuse("requests open", link),
+            Admission::Again(replier, reply) => {
+                drop((bytes, body));
                 replier.send(reply).await;
+            }
+            Admission::Carry => {
+                // A task of its own, so that a panic there does not leave the asker waiting for ever.
+                let reply = tokio::spawn(answer(body)).await.unwrap_or_else(|error| {
+                    tracing::error!(%error, "a request could not be carried out");
+                    Bytes::new()
+                });
+                drop(bytes);
+                let replier = lock(&self.answered).done(id, &reply);
+                if let Some(replier) = replier {
+                    replier.send(reply).await;
+                }
             }
         }
     }
+}
+
+/// The peer has gone beyond bounds that every asker of ours keeps: its link is cut off.
+fn misuse(what: &str, link: &Link) {
+    tracing::warn!("the peer has too many {what}: its link is closed");
+    link.close();
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -372,27 +471,114 @@ mod tests {
 
     #[test]
     fn replies_are_kept_until_the_asker_has_them_and_no_longer() {
-        let mut answered = Answered::default();
-        let Admission::Carry(first) = answered.admit(0, 0) else { panic!() };
-        first.set(Bytes::from_static(b"a")).unwrap();
-        // A repetition meets the same cell.
-        let Admission::Carry(again) = answered.admit(0, 0) else { panic!() };
-        assert_eq!(again.get().unwrap(), "a");
+        let mut answered = Answered::new();
+        assert_eq!(answered.admit(0, 0, "first"), Admission::Carry);
+        let reply = Bytes::from_static(b"a");
+        assert_eq!(answered.done(0, &reply), Some("first"));
+        assert_eq!(answered.admit(0, 0, "second"), Admission::Again("second", reply.clone()));
         // Numbers may come out of order.
-        assert!(matches!(answered.admit(5, 0), Admission::Carry(_)));
-        assert!(matches!(answered.admit(3, 1), Admission::Carry(_)));
-        assert!(matches!(answered.admit(0, 0), Admission::Old));
-        assert_eq!(answered.replies.len(), 2);
+        assert_eq!(answered.admit(5, 0, "first"), Admission::Carry);
+        assert_eq!(answered.admit(3, 1, "first"), Admission::Carry);
+        assert_eq!(answered.admit(0, 0, "first"), Admission::Nothing);
+        assert_eq!(answered.requests.len(), 2);
+        // An asker that has given up is not answered.
+        assert_eq!(answered.admit(6, 6, "first"), Admission::Carry);
+        assert_eq!(answered.done(5, &reply), None);
+    }
+
+    #[test]
+    fn a_repetition_is_answered_once_over_the_newest_link() {
+        let mut answered = Answered::new();
+        assert_eq!(answered.admit(0, 0, "first"), Admission::Carry);
+        for _ in 0..10_000 {
+            assert_eq!(answered.admit(0, 0, "second"), Admission::Nothing, "nothing waits for it");
+        }
+        assert_eq!(answered.admit(0, 0, "third"), Admission::Nothing);
+        assert_eq!(answered.done(0, &Bytes::new()), Some("third"));
+        assert_eq!(answered.done(0, &Bytes::new()), None);
     }
 
     #[test]
     fn kept_replies_are_bounded() {
-        let mut answered = Answered::default();
+        let mut answered = Answered::new();
         for id in 0..REPLIES_KEPT_MAX as u64 {
-            assert!(matches!(answered.admit(id, 0), Admission::Carry(_)));
+            assert_eq!(answered.admit(id, 0, ()), Admission::Carry);
         }
-        assert!(matches!(answered.admit(u64::MAX, 0), Admission::TooMany));
-        assert!(matches!(answered.admit(7, 0), Admission::Carry(_)), "a repetition is no new one");
+        assert_eq!(answered.admit(u64::MAX, 0, ()), Admission::TooMany);
+        assert_eq!(answered.admit(7, 0, ()), Admission::Nothing, "a repetition is no new one");
+    }
+
+    /// A link to one end of a control channel that carries out requests with `answer`, and that link's other end.
+    async fn served(answer: Answer) -> (Arc<Control>, Arc<Link>, Arc<Link>) {
+        let (near, far) = crate::secure::tests::pair().await;
+        let near = Arc::new(Link::Tcp(TcpLink::start(near, true)));
+        let far = Arc::new(Link::Tcp(TcpLink::start(far, true)));
+        let control = Arc::new(Control::new());
+        control.set_link(Arc::clone(&far));
+        let (server, link) = (Arc::clone(&control), Arc::clone(&far));
+        tokio::spawn(async move { server.serve(link, answer).await });
+        (control, near, far)
+    }
+
+    fn never() -> Answer {
+        Arc::new(|_| Box::pin(std::future::pending()))
+    }
+
+    /// Whether the link is cut off when these requests are sent, without waiting for replies.
+    async fn cut_off(control: &Control, near: &Arc<Link>, requests: impl Iterator<Item = Envelope>) -> bool {
+        for envelope in requests {
+            let near = Arc::clone(near);
+            tokio::spawn(async move { near.exchange(&envelope).await });
+            tokio::task::yield_now().await;
+        }
+        tokio::time::timeout(Duration::from_millis(500), control.until_lost()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_peer_cannot_have_any_number_of_requests_carried_out() {
+        let empty = |id, oldest| Envelope { id, oldest, body: Bytes::new() };
+        let (control, near, _far) = served(never()).await;
+        // Those it says it needs no reply to are under way all the same.
+        assert!(cut_off(&control, &near, (0..2 * REPLIES_KEPT_MAX as u64).map(|id| empty(id, id))).await);
+        let (control, near, _far) = served(never()).await;
+        assert!(!cut_off(&control, &near, (0..2 * REPLIES_KEPT_MAX as u64).map(|_| empty(7, 0))).await);
+    }
+
+    #[tokio::test]
+    async fn bytes_of_requests_under_way_are_bounded() {
+        let body = Bytes::from(vec![0; CONTROL_BODY_BYTES_MAX]);
+        let fit = (REQUEST_BYTES_CARRIED_MAX / CONTROL_BODY_BYTES_MAX) as u64;
+        for (count, too_many) in [(fit, false), (fit + 1, true)] {
+            let (control, near, _far) = served(never()).await;
+            let requests = (0..count).map(|id| Envelope { id, oldest: 0, body: body.clone() });
+            assert_eq!(cut_off(&control, &near, requests).await, too_many, "{count} requests");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_whose_answer_fails_is_answered_all_the_same() {
+        let (_control, near, _far) = served(Arc::new(|_| Box::pin(async { panic!("on purpose") }))).await;
+        let reply = near.exchange(&Envelope { id: 0, oldest: 0, body: Bytes::new() }).await;
+        assert_eq!(reply.unwrap(), Bytes::new());
+    }
+
+    #[tokio::test]
+    async fn a_request_under_way_moves_from_a_link_that_is_given_up_to_the_next() {
+        let (near, silent) = crate::secure::tests::pair().await;
+        let asker = Arc::new(Control::new());
+        let first = Arc::new(Link::Tcp(TcpLink::start(near, true)));
+        asker.set_link(Arc::clone(&first));
+        let request = tokio::spawn({
+            let asker = Arc::clone(&asker);
+            async move { asker.request(Bytes::from_static(b"a")).await }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        asker.lost(&first);
+        let (_control, near, _far) = served(Arc::new(|body| Box::pin(async move { body }))).await;
+        asker.set_link(near);
+        let reply = tokio::time::timeout(Duration::from_secs(5), request).await.expect("it goes on");
+        assert_eq!(reply.unwrap().unwrap(), "a");
+        drop(silent);
     }
 
     #[test]

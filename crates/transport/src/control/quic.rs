@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,13 +22,17 @@ use crate::tls::{ClientTls, Purpose, SERVER_NAME, peer_key};
 
 const MESSAGE_BYTES_MAX: usize = ENVELOPE_BYTES + CONTROL_BODY_BYTES_MAX;
 
-fn transport_config() -> TransportConfig {
+/// Lets a whole message come at once.
+const MESSAGE_WINDOW_BYTES: u32 = MESSAGE_BYTES_MAX as u32 + 1024;
+
+/// `requests`: how many the peer may have open, `window`: how many bytes of them.
+fn transport_config(requests: u32, window: u32) -> TransportConfig {
     let mut config = TransportConfig::default();
     config
-        .max_concurrent_bidi_streams(CONTROL_STREAMS_MAX.into())
+        .max_concurrent_bidi_streams(requests.into())
         .max_concurrent_uni_streams(0u32.into())
-        .stream_receive_window((MESSAGE_BYTES_MAX as u32 + 1024).into())
-        .receive_window(CONTROL_WINDOW_BYTES.into())
+        .stream_receive_window(MESSAGE_WINDOW_BYTES.into())
+        .receive_window(window.into())
         .send_window(CONTROL_WINDOW_BYTES.into())
         .datagram_receive_buffer_size(None)
         .keep_alive_interval(Some(KEEP_ALIVE))
@@ -49,18 +53,20 @@ impl QuicClient {
     pub(crate) fn new(tls: ClientTls) -> Result<Self, HandshakeError> {
         let crypto = QuicClientConfig::try_from(tls.config.clone()).map_err(|_| HandshakeError::Foreign)?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        config.transport_config(Arc::new(transport_config()));
+        // A server has proved who it is before it may ask anything.
+        let transport = transport_config(CONTROL_STREAMS_MAX, CONTROL_WINDOW_BYTES);
+        config.transport_config(Arc::new(transport));
         Ok(Self { tls, config })
     }
 
-    /// Connects from `local` to `remote`, and says whose key the server has.
+    /// Connects to `remote`, and says whose key the server has.
     pub(crate) async fn connect(
         &self,
-        local: Option<IpAddr>,
         remote: SocketAddr,
     ) -> Result<(Connection, PublicKey), HandshakeError> {
-        let any = if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let endpoint = Endpoint::client(SocketAddr::new(local.unwrap_or(any), 0))?;
+        let any: IpAddr =
+            if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let endpoint = Endpoint::client(SocketAddr::new(any, 0))?;
         let connecting = endpoint
             .connect_with(self.config.clone(), remote, SERVER_NAME)
             .map_err(|_| HandshakeError::Foreign)?;
@@ -84,7 +90,8 @@ impl QuicServer {
     pub(crate) fn listen(socket: UdpSocket, tls: rustls::ServerConfig) -> io::Result<Self> {
         let crypto = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
         let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-        config.transport_config(Arc::new(transport_config()));
+        // Its hello is all that a client may say before it is let in.
+        config.transport_config(Arc::new(transport_config(1, MESSAGE_WINDOW_BYTES)));
         let runtime = Arc::new(quinn::TokioRuntime);
         Ok(Self { endpoint: Endpoint::new(EndpointConfig::default(), Some(config), socket, runtime)? })
     }
@@ -140,15 +147,55 @@ fn key_of(connection: &Connection) -> Option<PublicKey> {
     peer_key(Some(&certificates))
 }
 
-pub(super) async fn exchange(connection: &Connection, envelope: &Envelope) -> Result<Bytes, ControlGone> {
-    let (mut send, mut receive) = connection.open_bi().await.map_err(|_| ControlGone)?;
-    send.write_chunk(envelope.encode()).await.map_err(|_| ControlGone)?;
-    send.finish().map_err(|_| ControlGone)?;
-    receive.read_to_end(MESSAGE_BYTES_MAX).await.map(Bytes::from).map_err(|_| ControlGone)
+/// A control link over QUIC.
+#[derive(Debug)]
+pub(crate) struct QuicLink {
+    connection: Connection,
+    /// Datagrams sent when it was closed: the next one says so.
+    sent_at_close: OnceLock<u64>,
 }
 
-pub(super) async fn accept(connection: &Connection) -> Result<Arriving, ControlGone> {
-    connection.accept_bi().await.map(|(send, receive)| Arriving::Quic(send, receive)).map_err(|_| ControlGone)
+impl QuicLink {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self { connection, sent_at_close: OnceLock::new() }
+    }
+
+    pub(super) async fn exchange(&self, envelope: &Envelope) -> Result<Bytes, ControlGone> {
+        let (mut send, mut receive) = self.connection.open_bi().await.map_err(|_| ControlGone)?;
+        send.write_chunk(envelope.encode()).await.map_err(|_| ControlGone)?;
+        send.finish().map_err(|_| ControlGone)?;
+        receive.read_to_end(MESSAGE_BYTES_MAX).await.map(Bytes::from).map_err(|_| ControlGone)
+    }
+
+    pub(super) async fn accept(&self) -> Result<Arriving, ControlGone> {
+        let accepted = self.connection.accept_bi().await.map_err(|_| ControlGone);
+        accepted.map(|(send, receive)| Arriving::Quic(send, receive))
+    }
+
+    pub(super) fn admit(&self) {
+        self.connection.set_receive_window(CONTROL_WINDOW_BYTES.into());
+        self.connection.set_max_concurrent_bi_streams(CONTROL_STREAMS_MAX.into());
+    }
+
+    pub(super) fn close(&self) {
+        self.connection.close(0u32.into(), b"done");
+        self.sent_at_close.get_or_init(|| self.sent());
+    }
+
+    /// Waits until the peer has been sent word that the link was closed here.
+    pub(super) async fn until_told(&self) {
+        while self.sent_at_close.get().is_some_and(|sent| self.sent() <= *sent) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn sent(&self) -> u64 {
+        self.connection.stats().udp_tx.datagrams
+    }
+
+    pub(super) fn rtt(&self) -> Duration {
+        self.connection.rtt()
+    }
 }
 
 pub(super) async fn read(mut stream: RecvStream) -> Option<Envelope> {
@@ -158,5 +205,42 @@ pub(super) async fn read(mut stream: RecvStream) -> Option<Envelope> {
 pub(super) async fn reply(mut stream: SendStream, reply: Bytes) {
     if stream.write_chunk(reply).await.is_ok() {
         let _ = stream.finish(); // fails only when the connection is gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{HostTrust, Identity};
+    use crate::tls::server_config;
+
+    #[tokio::test]
+    async fn a_client_that_is_not_let_in_yet_may_send_one_request() {
+        let (server, client) = (Identity::ephemeral(), Identity::ephemeral());
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let listener = QuicServer::listen(socket, server_config(&server).unwrap()).unwrap();
+        let trust = Arc::new(HostTrust::Pinned(server.public()));
+        let dialer = QuicClient::new(ClientTls::new(&client, trust, Purpose::Control).unwrap()).unwrap();
+        let (near, far) = tokio::join!(dialer.connect(address), async {
+            QuicServer::finish(listener.accept().await.unwrap(), Duration::from_secs(10)).await
+        });
+        let (near, far) = (near.unwrap().0, QuicLink::new(far.unwrap().0));
+        let (mut hello, _reply) = near.open_bi().await.unwrap();
+        let whole = Bytes::from(vec![0; MESSAGE_BYTES_MAX]);
+        hello.write_chunk(whole.clone()).await.unwrap();
+        hello.finish().unwrap();
+        let Ok(Arriving::Quic(reply, incoming)) = far.accept().await else { panic!() };
+        assert_eq!(read(incoming).await.unwrap().body.len(), CONTROL_BODY_BYTES_MAX);
+        let second = tokio::time::timeout(Duration::from_millis(100), near.open_bi()).await;
+        assert!(second.is_err(), "a second stream before the first was answered");
+        far.admit();
+        let mut streams = Vec::new();
+        for _ in 0..100 {
+            let (mut send, receive) = near.open_bi().await.unwrap();
+            send.write_chunk(whole.clone()).await.unwrap();
+            streams.push((send, receive));
+        }
+        drop(reply);
     }
 }

@@ -6,17 +6,18 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::{Arriving, ControlGone, ENVELOPE_BYTES, Envelope};
 use crate::lane::record::{HEADER_BYTES, Opener, PLAINTEXT_MAX, RECORD_MAX, TRAILER_BYTES};
-use crate::limits::{CONTROL_BODY_BYTES_MAX, CONTROL_STREAMS_MAX};
+use crate::limits::{CONTROL_BODY_BYTES_MAX, CONTROL_STREAMS_MAX, REQUEST_BYTES_CARRIED_MAX};
 use crate::secure::{Opened, SecureTcp};
 use crate::socket::TcpInfo;
 
@@ -52,7 +53,9 @@ pub(crate) fn decode(bytes: &mut BytesMut) -> io::Result<Option<Frame>> {
     }
     bytes.advance(4);
     let kind = bytes.get_u8();
-    let rest = bytes.split_to(length - 1).freeze();
+    // A copy: a short body must not keep a long buffer.
+    let rest = Bytes::copy_from_slice(&bytes[..length - 1]);
+    bytes.advance(length - 1);
     let envelope = Envelope::decode(rest).ok_or(ErrorKind::InvalidData)?;
     Ok(Some(Frame { kind, envelope }))
 }
@@ -63,11 +66,15 @@ type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<Bytes>>>>;
 #[derive(Debug)]
 pub(crate) struct TcpLink {
     outgoing: mpsc::Sender<Frame>,
-    incoming: tokio::sync::Mutex<mpsc::Receiver<Envelope>>,
+    incoming: tokio::sync::Mutex<mpsc::Receiver<Queued>>,
+    admitted: Arc<AtomicBool>,
     pending: Pending,
     ended: watch::Sender<bool>,
     rtt: watch::Receiver<Option<Duration>>,
 }
+
+/// A request nobody has taken yet, with a permit for each byte of its body.
+type Queued = (Envelope, OwnedSemaphorePermit);
 
 /// Sends one reply.
 #[derive(Debug)]
@@ -84,14 +91,23 @@ impl TcpReplier {
 }
 
 impl TcpLink {
-    /// Starts the link's task on a secure connection.
-    pub(crate) fn start(connection: SecureTcp) -> Self {
+    /// Starts the link's task on a secure connection. Until it is `admitted`, a peer may send one request.
+    pub(crate) fn start(connection: SecureTcp, admitted: bool) -> Self {
         let (outgoing, to_send) = mpsc::channel(64);
         let (received, incoming) = mpsc::channel(CONTROL_STREAMS_MAX as usize);
         let pending = Pending::default();
         let (ended, end) = watch::channel(false);
         let (rtt_in, rtt) = watch::channel(None);
-        let task = Task { to_send, received, pending: Arc::clone(&pending), rtt: rtt_in };
+        let admitted = Arc::new(AtomicBool::new(admitted));
+        let task = Task {
+            to_send,
+            received,
+            room: Arc::new(Semaphore::new(REQUEST_BYTES_CARRIED_MAX)),
+            admitted: Arc::clone(&admitted),
+            greeted: false,
+            pending: Arc::clone(&pending),
+            rtt: rtt_in,
+        };
         let ended_by_task = ended.clone();
         tokio::spawn(async move {
             if let Err(error) = task.run(connection, end).await {
@@ -99,7 +115,7 @@ impl TcpLink {
             }
             ended_by_task.send_replace(true);
         });
-        Self { outgoing, incoming: incoming.into(), pending, ended, rtt }
+        Self { outgoing, incoming: incoming.into(), admitted, pending, ended, rtt }
     }
 
     pub(super) async fn exchange(&self, envelope: &Envelope) -> Result<Bytes, ControlGone> {
@@ -120,9 +136,13 @@ impl TcpLink {
     }
 
     pub(super) async fn accept(&self) -> Result<Arriving, ControlGone> {
-        let envelope = self.incoming.lock().await.recv().await.ok_or(ControlGone)?;
+        let (envelope, _room) = self.incoming.lock().await.recv().await.ok_or(ControlGone)?;
         let replier = TcpReplier { id: envelope.id, outgoing: self.outgoing.clone() };
         Ok(Arriving::Tcp(envelope, replier))
+    }
+
+    pub(super) fn admit(&self) {
+        self.admitted.store(true, Ordering::SeqCst);
     }
 
     pub(super) fn close(&self) {
@@ -137,7 +157,12 @@ impl TcpLink {
 /// Owns the connection: one place that reads, opens, seals and writes.
 struct Task {
     to_send: mpsc::Receiver<Frame>,
-    received: mpsc::Sender<Envelope>,
+    received: mpsc::Sender<Queued>,
+    /// One permit for each byte that may wait in `received`.
+    room: Arc<Semaphore>,
+    admitted: Arc<AtomicBool>,
+    /// The peer has sent a request.
+    greeted: bool,
     pending: Pending,
     rtt: watch::Sender<Option<Duration>>,
 }
@@ -163,7 +188,7 @@ impl Task {
                 }
             }
             while let Some(frame) = decode(&mut plain)? {
-                self.deliver(frame).await?;
+                self.deliver(frame)?;
             }
             // Reading goes on while the peer does not: otherwise two full sides would wait for each other.
             let interest =
@@ -194,10 +219,16 @@ impl Task {
         }
     }
 
-    async fn deliver(&self, frame: Frame) -> io::Result<()> {
+    fn deliver(&mut self, frame: Frame) -> io::Result<()> {
         match frame.kind {
-            // The asker keeps its open requests below the channel's length; more is misuse.
-            REQUEST => self.received.try_send(frame.envelope).map_err(|_| ErrorKind::InvalidData.into()),
+            REQUEST => {
+                let too_early = self.greeted && !self.admitted.load(Ordering::SeqCst);
+                self.greeted = true;
+                // The asker keeps its open requests below the channel's length and room; more is misuse.
+                let room = Arc::clone(&self.room).try_acquire_many_owned(frame.envelope.body.len() as u32);
+                let queued = room.is_ok_and(|room| self.received.try_send((frame.envelope, room)).is_ok());
+                if queued && !too_early { Ok(()) } else { Err(misuse("more requests than it may send")) }
+            }
             REPLY => {
                 let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(asker) = pending.remove(&frame.envelope.id) {
@@ -205,9 +236,13 @@ impl Task {
                 }
                 Ok(())
             }
-            _ => Err(ErrorKind::InvalidData.into()),
+            kind => Err(misuse(&format!("a frame of kind {kind}"))),
         }
     }
+}
+
+fn misuse(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("the peer has sent {what}"))
 }
 
 /// False at the end of the stream.
@@ -275,6 +310,60 @@ mod tests {
         assert!(decode(&mut bytes).unwrap().is_none());
         for cut in 0..20 {
             assert!(decode(&mut BytesMut::from(&whole[..cut])).unwrap().is_none());
+        }
+    }
+
+    fn request(id: u64, bytes: usize) -> Envelope {
+        Envelope { id, oldest: 0, body: Bytes::from(vec![0; bytes]) }
+    }
+
+    async fn links(admitted: bool) -> (Arc<TcpLink>, TcpLink) {
+        let (near, far) = crate::secure::tests::pair().await;
+        (Arc::new(TcpLink::start(near, true)), TcpLink::start(far, admitted))
+    }
+
+    /// Sends requests without waiting for replies.
+    fn ask(near: &Arc<TcpLink>, requests: impl Iterator<Item = Envelope>) {
+        for envelope in requests {
+            let near = Arc::clone(near);
+            tokio::spawn(async move { near.exchange(&envelope).await });
+        }
+    }
+
+    async fn cut_off(link: &TcpLink) {
+        let mut ended = link.ended.subscribe();
+        let ended = ended.wait_for(|ended| *ended);
+        tokio::time::timeout(Duration::from_secs(10), ended).await.expect("cut off").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_is_not_let_in_yet_may_send_one_request() {
+        let (near, far) = links(false).await;
+        ask(&near, [request(0, 10), request(1, 10)].into_iter());
+        cut_off(&far).await;
+        let (near, far) = links(false).await;
+        ask(&near, [request(0, 10)].into_iter());
+        assert!(far.accept().await.is_ok());
+        far.admit();
+        ask(&near, (1..=100).map(|id| request(id, 10)));
+        for _ in 1..=100 {
+            assert!(far.accept().await.is_ok());
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_that_wait_are_bounded_in_bytes() {
+        let (near, far) = links(true).await;
+        let fit = (REQUEST_BYTES_CARRIED_MAX / CONTROL_BODY_BYTES_MAX) as u64;
+        ask(&near, (0..=fit).map(|id| request(id, CONTROL_BODY_BYTES_MAX)));
+        cut_off(&far).await;
+        // Those that are taken make room.
+        let (near, far) = links(true).await;
+        for round in 0..3 {
+            ask(&near, (0..fit).map(|id| request(round * fit + id, CONTROL_BODY_BYTES_MAX)));
+            for _ in 0..fit {
+                assert!(far.accept().await.is_ok());
+            }
         }
     }
 

@@ -60,12 +60,6 @@ impl AuthorizedKeys {
         Self::parse(&text).map_err(|e| KeyError::BadLine(format!("{}, {e}", path.display())))
     }
 
-    /// Only this key, with all rights of the user who runs the server.
-    #[must_use]
-    pub fn only(key: PublicKey) -> Self {
-        Self { lines: vec![(key, Grant::default())] }
-    }
-
     /// Reads the text of such a file.
     ///
     /// # Errors

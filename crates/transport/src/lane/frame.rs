@@ -98,6 +98,9 @@ pub(crate) enum FrameError {
     /// Beyond the end of any object.
     #[error("bytes at offset {0} of an object")]
     BadOffset(u64),
+    /// Nobody opens so many.
+    #[error("lane number {0}")]
+    BadLane(u64),
 }
 
 impl FrameHeader {
@@ -141,7 +144,13 @@ impl FrameHeader {
         let length = wire.length.get();
         let bad_length = FrameError::BadLength { kind: wire.kind, length };
         let (kind, fits) = match wire.kind {
-            HELLO => (FrameKind::Hello { lane: wire.piece.get() }, length == SESSION_ID_BYTES as u32),
+            HELLO => {
+                let lane = wire.piece.get();
+                if lane > LANE_NUMBER_MAX {
+                    return Err(FrameError::BadLane(lane));
+                }
+                (FrameKind::Hello { lane }, length == SESSION_ID_BYTES as u32)
+            }
             WELCOME => (FrameKind::Welcome, length == 0),
             PIECE => {
                 let offset = wire.offset.get();
@@ -171,6 +180,9 @@ impl FrameHeader {
 /// Names a session; random, never used again.
 pub(crate) const SESSION_ID_BYTES: usize = 16;
 
+/// The highest number a lane may have. A mover's own descriptor has the one above it in the same set.
+pub(crate) const LANE_NUMBER_MAX: u64 = u64::MAX - 1;
+
 /// The piece numbers in the payload of a `Stored` or `Declined` frame.
 pub(crate) fn decode_numbers(payload: &[u8]) -> impl Iterator<Item = u64> + '_ {
     payload.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes))
@@ -194,7 +206,7 @@ mod tests {
             },
         );
         prop_oneof![
-            (any::<u64>(), any::<u16>()).prop_map(|(lane, epoch)| FrameHeader {
+            (0..=LANE_NUMBER_MAX, any::<u16>()).prop_map(|(lane, epoch)| FrameHeader {
                 epoch,
                 kind: FrameKind::Hello { lane },
                 length: 16
@@ -244,5 +256,8 @@ mod tests {
         let piece = PieceFrame { piece: 1, object: 1, offset: u64::MAX, checksum: 0, last: true };
         let header = FrameHeader { epoch: 0, kind: FrameKind::Piece(piece), length: 8 };
         assert_eq!(FrameHeader::decode(&header.encode()), Err(FrameError::BadOffset(u64::MAX)));
+        let lane = LANE_NUMBER_MAX + 1;
+        let header = FrameHeader { epoch: 0, kind: FrameKind::Hello { lane }, length: 16 };
+        assert_eq!(FrameHeader::decode(&header.encode()), Err(FrameError::BadLane(lane)));
     }
 }

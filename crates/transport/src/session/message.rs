@@ -27,9 +27,7 @@ pub(crate) struct Welcome {
     /// [`PROTOCOL_VERSION`] of the server.
     #[prost(uint32, tag = "2")]
     pub(crate) version: u32,
-    /// Most lanes the session may have.
-    #[prost(uint32, tag = "3")]
-    pub(crate) lanes_max: u32,
+    // Tag 3 was a number of lanes that nobody read: not to be used again.
 }
 
 /// Why not.

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,16 +11,19 @@ use bytes::Bytes;
 use prost::Message;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
+use super::handshakes::{Handshakes, Unfinished};
 use super::message::{Hello, PROTOCOL_VERSION, Refusal, RefusalCode, Welcome};
 use super::{Handler, LaneSettings, Session, SessionEnd, SessionId, Shared, Wanted, regulate};
-use crate::control::{Control, Link, QuicServer, Replier, TcpLink};
+use crate::control::{Control, Link, QuicLink, QuicServer, Replier, TcpLink};
 use crate::identity::{Identity, PublicKey};
 use crate::lane::buffer::Inbox;
 use crate::lane::frame::FrameKind;
-use crate::lane::mover::{Lanes, Opening};
-use crate::limits::{CONNECT_TIMEOUT, HANDSHAKES_MAX, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX};
+use crate::lane::mover::{LaneNews, Lanes, Opening};
+use crate::lane::record::RECORD_MAX;
+use crate::limits::{CONNECT_TIMEOUT, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX, SESSIONS_PER_KEY_MAX};
 use crate::secure::SecureTcp;
 use crate::socket::prepare_lane;
 use crate::tls::{Purpose, server_config};
@@ -49,7 +52,8 @@ pub enum Refused {
 /// Where to listen, as whom.
 #[derive(Debug)]
 pub struct ServerOptions {
-    /// Address and port, of TCP and UDP alike; port 0 takes any that is free for both.
+    /// Address and port, of TCP and UDP alike; port 0 takes any that is free for both. `[::]` is every address of this
+    /// machine, also where IPv6 is switched off.
     pub listen: SocketAddr,
     /// The host key.
     pub identity: Identity,
@@ -78,8 +82,7 @@ struct State {
     sessions: Mutex<HashMap<SessionId, Arc<Shared>>>,
     /// A session was added: lanes that came before it look again.
     added: Notify,
-    /// Unfinished handshakes.
-    handshakes: Arc<Semaphore>,
+    handshakes: Handshakes,
 }
 
 /// Connections the kernel keeps for us while we are busy.
@@ -96,15 +99,20 @@ impl Server {
     pub fn bind(options: ServerOptions, door: impl Door) -> io::Result<Self> {
         let tls = server_config(&options.identity).map_err(io::Error::other)?;
         let mut attempts = 0;
+        let mut listen = options.listen;
         let (tcp, udp) = loop {
             attempts += 1;
-            match bind_both(options.listen) {
+            match bind_both(listen) {
                 Ok(both) => break both,
+                Err(error) if is_without_ipv6(listen, &error) => {
+                    tracing::info!("this machine has no IPv6: listening on IPv4 alone");
+                    listen = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), listen.port());
+                }
                 // Another process may have the UDP half of a port that TCP got at random.
                 Err(e)
                     if e.kind() == io::ErrorKind::AddrInUse
                         && attempts < PORT_ATTEMPTS
-                        && options.listen.port() == 0 => {}
+                        && listen.port() == 0 => {}
                 Err(error) => return Err(error),
             }
         };
@@ -114,7 +122,7 @@ impl Server {
             settings: options.lanes,
             sessions: Mutex::default(),
             added: Notify::new(),
-            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            handshakes: Handshakes::default(),
         });
         Ok(Self { tcp, quic: QuicServer::listen(udp, tls.clone())?, tls: Arc::new(tls), address, state })
     }
@@ -132,10 +140,10 @@ impl Server {
 
     /// Ends all sessions.
     pub async fn close(&self) {
+        // All at once: each may have to wait for its peer.
         let sessions: Vec<_> = self.state.lock().values().cloned().collect();
-        for shared in sessions {
-            Session { shared }.close().await;
-        }
+        let closing: JoinSet<()> = sessions.into_iter().map(|shared| Session { shared }.close()).collect();
+        closing.join_all().await;
         let _ = tokio::time::timeout(Duration::from_secs(1), self.quic.close()).await; // silent peers are not waited for
     }
 
@@ -150,14 +158,13 @@ impl Server {
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&self.state.handshakes).try_acquire_owned() else {
+            let Some(unfinished) = self.state.handshakes.begin(from.ip()) else {
                 tracing::warn!(%from, "too many unfinished handshakes: connection refused");
                 continue;
             };
             let (state, tls) = (Arc::clone(&self.state), Arc::clone(&self.tls));
             tokio::spawn(async move {
-                let result = state.greet_tcp(tcp, tls).await;
-                drop(permit);
+                let result = state.greet_tcp(tcp, tls, unfinished).await;
                 if let Err(reason) = result {
                     tracing::debug!(%from, reason, "connection refused");
                 }
@@ -168,7 +175,7 @@ impl Server {
     async fn accept_quic(&self) {
         while let Some(incoming) = self.quic.accept().await {
             let from = incoming.remote_address();
-            let Ok(permit) = Arc::clone(&self.state.handshakes).try_acquire_owned() else {
+            let Some(unfinished) = self.state.handshakes.begin(from.ip()) else {
                 incoming.refuse();
                 continue;
             };
@@ -176,8 +183,9 @@ impl Server {
             tokio::spawn(async move {
                 match QuicServer::finish(incoming, CONNECT_TIMEOUT).await {
                     Ok((connection, key)) => {
-                        drop(permit);
-                        state.greet(Arc::new(Link::Quic(connection)), key, from).await;
+                        state
+                            .greet(Arc::new(Link::Quic(QuicLink::new(connection))), key, from, unfinished)
+                            .await;
                     }
                     Err(error) => tracing::debug!(%from, %error, "QUIC handshake failed"),
                 }
@@ -195,6 +203,12 @@ fn bind_both(address: SocketAddr) -> io::Result<(TcpListener, std::net::UdpSocke
     Ok((tcp, udp))
 }
 
+/// Whether all addresses were asked for, and there are none of IPv6's.
+fn is_without_ipv6(listen: SocketAddr, error: &io::Error) -> bool {
+    listen.ip() == Ipv6Addr::UNSPECIFIED
+        && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+}
+
 impl State {
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Shared>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
@@ -204,6 +218,7 @@ impl State {
         self: &Arc<Self>,
         tcp: TcpStream,
         tls: Arc<rustls::ServerConfig>,
+        unfinished: Unfinished,
     ) -> Result<(), String> {
         prepare_lane(&tcp, self.settings.socket_options()).map_err(|e| e.to_string())?;
         let connection = SecureTcp::accept(tcp, tls, CONNECT_TIMEOUT).await.map_err(|e| e.to_string())?;
@@ -211,10 +226,8 @@ impl State {
             Purpose::Lane => self.join(connection).await,
             Purpose::Control => {
                 let (key, from) = (connection.peer, connection.peer_address);
-                let link = Arc::new(Link::Tcp(TcpLink::start(connection)));
-                let state = Arc::clone(self);
-                // Beyond the handshake: its permit is given back.
-                tokio::spawn(async move { state.greet(link, key, from).await });
+                let link = Arc::new(Link::Tcp(TcpLink::start(connection, false)));
+                Arc::clone(self).greet(link, key, from, unfinished).await;
                 Ok(())
             }
         }
@@ -224,13 +237,19 @@ impl State {
     async fn join(&self, connection: SecureTcp) -> Result<(), String> {
         let SecureTcp { mut tcp, mut keys, received, peer, .. } = connection;
         let mut inbox = Inbox::new(&received);
+        // A hello is the first record of a lane, whatever follows it: somebody unknown gets no more memory than that.
+        let mut left = RECORD_MAX;
         let read_hello = async {
             loop {
                 match inbox.next_frame(&mut keys).map_err(|e| e.to_string())? {
                     Some(frame) => return Ok(frame),
-                    None => match tcp.read(inbox.room()).await {
+                    None if left == 0 => return Err("a first record without a hello".to_owned()),
+                    None => match tcp.read(&mut inbox.room()[..left]).await {
                         Ok(0) => return Err("closed before it said hello".to_owned()),
-                        Ok(bytes) => inbox.filled(bytes),
+                        Ok(bytes) => {
+                            inbox.filled(bytes);
+                            left -= bytes;
+                        }
                         Err(error) => return Err(error.to_string()),
                     },
                 }
@@ -270,8 +289,15 @@ impl State {
         tokio::time::timeout(CONNECT_TIMEOUT, look).await.ok()
     }
 
-    /// Reads the hello of a control link, and begins or continues a session.
-    async fn greet(self: Arc<Self>, link: Arc<Link>, key: PublicKey, from: SocketAddr) {
+    /// Reads the hello of a control link, and begins or continues a session. The connection counts as `unfinished`
+    /// until its peer has been let in, or it is closed.
+    async fn greet(
+        self: Arc<Self>,
+        link: Arc<Link>,
+        key: PublicKey,
+        from: SocketAddr,
+        unfinished: Unfinished,
+    ) {
         let hello = async { link.accept().await.ok()?.whole().await };
         let Ok(Some((envelope, replier))) = tokio::time::timeout(CONNECT_TIMEOUT, hello).await else {
             return link.close();
@@ -282,6 +308,8 @@ impl State {
         };
         match entered {
             Ok(shared) => {
+                drop(unfinished);
+                link.admit(); // before the client hears of it, and asks
                 welcome(replier, None).await;
                 let control = Arc::clone(&shared.control);
                 control.set_link(Arc::clone(&link));
@@ -330,12 +358,14 @@ impl State {
         key: PublicKey,
         from: SocketAddr,
     ) -> Result<Arc<Shared>, (RefusalCode, String)> {
+        // Before threads are started for nothing; what counts is the look below.
+        room_for(&self.lock(), key)?;
         let handler = self.door.admit(key, from).map_err(|refused| match refused {
             Refused::UnknownKey => (RefusalCode::UnknownKey, "this key is not known here".to_owned()),
             Refused::Because(reason) => (RefusalCode::Other, reason),
         })?;
         let start = Lanes::start(LaneSettings::movers(), self.settings.piece_bytes_max, handler.clone());
-        let (lanes, mut lost) = start.map_err(|e| (RefusalCode::Other, format!("out of resources: {e}")))?;
+        let (lanes, mut news) = start.map_err(|e| (RefusalCode::Other, format!("out of resources: {e}")))?;
         let shared = Arc::new(Shared {
             id,
             peer: key,
@@ -344,15 +374,15 @@ impl State {
             handler,
             wanted: watch::channel(Wanted::default()).0,
             end: watch::channel(None).0,
-            peer_leaves: AtomicBool::new(false),
+            peer_leaves: watch::channel(false).0,
             settings: self.settings,
             pacing_cap: AtomicU64::new(0),
         });
         {
             let mut sessions = self.lock();
-            if sessions.len() >= SESSIONS_MAX {
+            if let Err(refusal) = room_for(&sessions, key) {
                 shared.end(SessionEnd::Closed);
-                return Err((RefusalCode::Full, format!("{SESSIONS_MAX} sessions are open already")));
+                return Err(refusal);
             }
             sessions.insert(id, Arc::clone(&shared));
         }
@@ -364,9 +394,19 @@ impl State {
             watched.end(end);
             state.lock().remove(&watched.id);
         });
+        let told = Arc::downgrade(&shared);
         tokio::spawn(async move {
-            while let Some(lost) = lost.recv().await {
-                tracing::debug!(lane = lost.id, reason = %lost.end, "lane ended");
+            while let Some(news) = news.recv().await {
+                match news {
+                    LaneNews::Welcomed(_) => {} // this side welcomes
+                    LaneNews::Lost(lane, reason) => tracing::debug!(lane, %reason, "lane ended"),
+                    LaneNews::Failed(reason) => {
+                        if let Some(shared) = told.upgrade() {
+                            shared.leave(SessionEnd::Broken(reason)).await;
+                        }
+                        return;
+                    }
+                }
             }
         });
         // The client opens the first lanes; how many there are, the tuner sees.
@@ -375,8 +415,22 @@ impl State {
     }
 }
 
+/// Whether one more session of `key` may be opened.
+fn room_for(sessions: &HashMap<SessionId, Arc<Shared>>, key: PublicKey) -> Result<(), (RefusalCode, String)> {
+    let full = |reason| Err((RefusalCode::Full, reason));
+    if sessions.len() >= SESSIONS_MAX {
+        return full(format!("{SESSIONS_MAX} sessions are open already; try again later"));
+    }
+    if sessions.values().filter(|session| session.peer == key).count() >= SESSIONS_PER_KEY_MAX {
+        return full(format!(
+            "{SESSIONS_PER_KEY_MAX} sessions of your key are open already; try again when some have ended"
+        ));
+    }
+    Ok(())
+}
+
 async fn welcome(replier: Replier, refusal: Option<Refusal>) {
-    let welcome = Welcome { refusal, version: PROTOCOL_VERSION, lanes_max: LANES_MAX as u32 };
+    let welcome = Welcome { refusal, version: PROTOCOL_VERSION };
     replier.send(Bytes::from(welcome.encode_to_vec())).await;
 }
 
@@ -395,10 +449,27 @@ impl Shared {
             tokio::select! {
                 () = self.over() => return self.end_reason(),
                 () = self.control.until_lost() => {}
+                () = self.peer_has_left() => {}
             }
-            if self.peer_leaves.load(Ordering::SeqCst) {
+            if self.peer_leaves() {
                 return SessionEnd::ClosedByPeer;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_machine_without_ipv6_is_served_by_ipv4_alone() {
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 7473);
+        for code in [libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL] {
+            assert!(is_without_ipv6(any, &io::Error::from_raw_os_error(code)));
+            let named = "[2001:db8::1]:7473".parse().unwrap();
+            assert!(!is_without_ipv6(named, &io::Error::from_raw_os_error(code)));
+        }
+        assert!(!is_without_ipv6(any, &io::Error::from_raw_os_error(libc::EADDRINUSE)));
     }
 }
