@@ -280,6 +280,23 @@ fn a_session_changes_nothing_with_root_s_rights() {
     assert_eq!(std::fs::metadata(&theirs).unwrap().permissions().mode() & 0o7777, 0o755);
 }
 
+/// The far end sends: it must know of the wish. The bound is of the rate that was asked for, not of any machine's.
+#[test]
+fn a_pull_goes_no_faster_than_it_may() {
+    require!(Need::Emulator);
+    const BYTES: u64 = 8 << 20;
+    let stage = stage();
+    let _server = stage.serve();
+    write_random(&stage.path("far/f"), BYTES, 1);
+    let options = ["--json", "--rate", "32Mbit", "--lanes", "3"];
+    let ended = stage.run(&mut stage.copy(Way::Pull, &options, "f")).expect(0);
+    let told = ended.json();
+    assert_eq!(told["lanes"], 3, "{told}");
+    // Two seconds and a bit; a kernel may let each lane go ahead by what fits its buffers before it is paced.
+    let at_full_rate = BYTES as f64 * 8.0 / 32e6;
+    assert!(told["seconds"].as_f64().unwrap() > at_full_rate * 0.8, "{told}");
+}
+
 #[test]
 fn a_list_may_be_longer_than_a_message() {
     require!(Need::Emulator);

@@ -81,7 +81,6 @@ fn server(make: impl Fn() -> Arc<dyn Handler> + Send + Sync + 'static) -> Connec
     ConnectOptions {
         host: "far".into(),
         addresses: vec![address],
-        local: None,
         identity: Identity::ephemeral(),
         trust: HostTrust::Pinned(host_key),
         control: ControlChoice::Auto,

@@ -286,8 +286,9 @@ impl Dialer {
     }
 
     async fn greet(&self, link: &Link, peer: PublicKey, epoch: u32) -> Result<(), DialError> {
-        let hello =
-            Hello { version: PROTOCOL_VERSION, session: Bytes::copy_from_slice(&self.session), epoch };
+        let session = Bytes::copy_from_slice(&self.session);
+        let lanes = Some(self.settings.wishes());
+        let hello = Hello { version: PROTOCOL_VERSION, session, epoch, lanes };
         let envelope = Envelope { id: u64::MAX, oldest: 0, body: hello.encode_to_vec().into() };
         let reply = tokio::time::timeout(CONNECT_TIMEOUT, link.exchange(&envelope)).await;
         let foreign = || DialError::Fatal(ConnectError::Foreign(self.host.clone()));

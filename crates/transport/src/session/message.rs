@@ -16,6 +16,26 @@ pub(crate) struct Hello {
     /// 0 for a new session; one more for each further link of it.
     #[prost(uint32, tag = "3")]
     pub(crate) epoch: u32,
+    /// How a new session's lanes shall be set up at the server as well.
+    #[prost(message, optional, tag = "4")]
+    pub(crate) lanes: Option<LaneWishes>,
+}
+
+/// What the person at the client insists on; 0 stands for no wish.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct LaneWishes {
+    /// A fixed number of lanes.
+    #[prost(uint32, tag = "1")]
+    pub(crate) lanes: u32,
+    /// Longest piece of a file that one lane carries at a time, in bytes.
+    #[prost(uint32, tag = "2")]
+    pub(crate) piece_bytes_max: u32,
+    /// Size of the sockets' buffers in bytes.
+    #[prost(uint32, tag = "3")]
+    pub(crate) socket_buffer: u32,
+    /// Bytes per second that all lanes together may send.
+    #[prost(uint64, tag = "4")]
+    pub(crate) rate_max: u64,
 }
 
 /// The server's answer.

@@ -22,9 +22,12 @@ use crate::control::{Answer, Control, ControlGone};
 use crate::identity::PublicKey;
 use crate::lane::frame::SESSION_ID_BYTES;
 use crate::lane::mover::{Lanes, Pieces};
-use crate::limits::{CONTROL_BODY_BYTES_MAX, MOVERS_MAX, OUT_OF_REACH_LIMIT, PIECE_BYTES_DEFAULT};
+use crate::limits::{
+    CONTROL_BODY_BYTES_MAX, LANES_MAX, MOVERS_MAX, OUT_OF_REACH_LIMIT, PIECE_BYTES_DEFAULT, PIECE_BYTES_MAX,
+    PIECE_BYTES_MIN,
+};
 use crate::socket::LaneSocketOptions;
-use message::{Ask, Body};
+use message::{Ask, Body, LaneWishes};
 
 /// Names a session.
 pub(crate) type SessionId = [u8; SESSION_ID_BYTES];
@@ -137,6 +140,30 @@ impl LaneSettings {
     /// Threads that move this host's bytes.
     fn movers() -> usize {
         std::thread::available_parallelism().map_or(2, |cores| 2 * usize::from(cores)).min(MOVERS_MAX)
+    }
+
+    /// As a client tells its server.
+    fn wishes(&self) -> LaneWishes {
+        LaneWishes {
+            lanes: self.lanes.map_or(0, |lanes| lanes as u32),
+            piece_bytes_max: self.piece_bytes_max,
+            socket_buffer: self.socket_buffer.unwrap_or(0),
+            rate_max: self.rate_max.unwrap_or(0),
+        }
+    }
+
+    /// A server's own, for a client with these wishes: it never sends faster than it would by itself.
+    fn for_client(&self, wishes: Option<LaneWishes>) -> Self {
+        let LaneWishes { lanes, piece_bytes_max, socket_buffer, rate_max } = wishes.unwrap_or_default();
+        let wish = |number: u32| (number > 0).then_some(number);
+        Self {
+            lanes: wish(lanes).map(|lanes| (lanes as usize).min(LANES_MAX)).or(self.lanes),
+            piece_bytes_max: wish(piece_bytes_max)
+                .map_or(self.piece_bytes_max, |bytes| bytes.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)),
+            socket_buffer: wish(socket_buffer).or(self.socket_buffer),
+            rate_max: self.rate_max.into_iter().chain((rate_max > 0).then_some(rate_max)).min(),
+            laneless_max: self.laneless_max,
+        }
     }
 
     fn socket_options(&self) -> LaneSocketOptions {
@@ -307,7 +334,7 @@ impl Shared {
         match ask {
             Ask::Ping(_) => {}
             Ask::Lanes(count) => {
-                let there = (count as usize).min(crate::limits::LANES_MAX);
+                let there = (count as usize).min(LANES_MAX);
                 self.wanted.send_modify(|wanted| wanted.there = there);
             }
             // The reply must get through before the link is closed: the leaving side closes it.
@@ -316,5 +343,35 @@ impl Shared {
             }
         }
         Bytes::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_s_lanes_are_as_its_client_wishes_and_no_faster_than_its_own() {
+        let server = LaneSettings { rate_max: Some(1000), ..LaneSettings::default() };
+        let client = LaneSettings {
+            lanes: Some(3),
+            piece_bytes_max: 128 << 10,
+            socket_buffer: Some(1 << 20),
+            rate_max: Some(2000),
+            ..LaneSettings::default()
+        };
+        let both = server.for_client(Some(client.wishes()));
+        assert_eq!((both.lanes, both.piece_bytes_max), (Some(3), 128 << 10));
+        assert_eq!((both.socket_buffer, both.rate_max), (Some(1 << 20), Some(1000)));
+        let free = LaneSettings::default().for_client(Some(client.wishes()));
+        assert_eq!(free.rate_max, Some(2000));
+        let none = server.for_client(None);
+        assert_eq!(
+            (none.lanes, none.piece_bytes_max, none.rate_max),
+            (None, PIECE_BYTES_DEFAULT, Some(1000))
+        );
+        let absurd = LaneWishes { lanes: u32::MAX, piece_bytes_max: u32::MAX, ..LaneWishes::default() };
+        let bounded = server.for_client(Some(absurd));
+        assert_eq!((bounded.lanes, bounded.piece_bytes_max), (Some(LANES_MAX), PIECE_BYTES_MAX));
     }
 }

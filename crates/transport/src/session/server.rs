@@ -271,6 +271,8 @@ impl State {
         if lanes.len() >= LANES_MAX || lanes.iter().any(|l| l.id == lane) {
             return Err("a lane too many".to_owned());
         }
+        // As its session wants it, which was not known when it connected.
+        prepare_lane(&tcp, shared.settings.socket_options()).map_err(|e| e.to_string())?;
         let tcp = tcp.into_std().map_err(|e| e.to_string())?;
         shared.lanes.add(tcp, keys, inbox, Opening::Server { lane }).map_err(|e| e.to_string())
     }
@@ -348,7 +350,7 @@ impl State {
                 Ok(shared)
             }
             None if hello.epoch > 0 => Err((RefusalCode::NoSession, "no such session".to_owned())),
-            None => self.begin(id, key, from),
+            None => self.begin(id, key, from, self.settings.for_client(hello.lanes)),
         }
     }
 
@@ -357,6 +359,7 @@ impl State {
         id: SessionId,
         key: PublicKey,
         from: SocketAddr,
+        settings: LaneSettings,
     ) -> Result<Arc<Shared>, (RefusalCode, String)> {
         // Before threads are started for nothing; what counts is the look below.
         room_for(&self.lock(), key)?;
@@ -364,7 +367,7 @@ impl State {
             Refused::UnknownKey => (RefusalCode::UnknownKey, "this key is not known here".to_owned()),
             Refused::Because(reason) => (RefusalCode::Other, reason),
         })?;
-        let start = Lanes::start(LaneSettings::movers(), self.settings.piece_bytes_max, handler.clone());
+        let start = Lanes::start(LaneSettings::movers(), settings.piece_bytes_max, handler.clone());
         let (lanes, mut news) = start.map_err(|e| (RefusalCode::Other, format!("out of resources: {e}")))?;
         let shared = Arc::new(Shared {
             id,
@@ -375,7 +378,7 @@ impl State {
             wanted: watch::channel(Wanted::default()).0,
             end: watch::channel(None).0,
             peer_leaves: watch::channel(false).0,
-            settings: self.settings,
+            settings,
             pacing_cap: AtomicU64::new(0),
         });
         {
