@@ -33,6 +33,15 @@ pub const PIECE_BYTES_MAX: u32 = 64 << 20;
 /// Extents waiting for a lane: 32 bytes each, so 128 KiB; as bundles of small files, a gigabyte's worth.
 pub const EXTENTS_WAITING_MAX: usize = 4096;
 
+/// Pieces a lane carries at a time: at 10 Gbit/s x 300 ms, pieces of 6 KiB.
+pub const LANE_PIECES_MAX: usize = 64 << 10;
+
+/// Piece numbers that a lane has yet to tell the peer of: 8 bytes each, so 1 MiB. A sender has no more than
+/// [`LANE_PIECES_MAX`] unanswered on a lane, and few more that another lane's answer has taken off its list; one that
+/// goes on sending without reading answers loses the lane. To stop reading instead could leave two ends waiting for
+/// each other.
+pub const ACKS_WAITING_MAX: usize = 2 * LANE_PIECES_MAX;
+
 /// Bytes a lane's socket may hold that TCP has not sent yet (TCP_NOTSENT_LOWAT): two frames, so that the next one is
 /// there when the window opens, and no more than that waits behind a slow lane.
 pub const LANE_UNSENT_BYTES: u32 = 512 << 10;

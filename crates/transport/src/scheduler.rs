@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::limits::{ALIGNMENT, EXTENTS_WAITING_MAX, FRAME_PAYLOAD_MAX, PIECE_BYTES_MIN};
+use crate::limits::{ALIGNMENT, EXTENTS_WAITING_MAX, FRAME_PAYLOAD_MAX, LANE_PIECES_MAX, PIECE_BYTES_MIN};
 
 /// Nanoseconds since an origin of the caller's choosing.
 pub type Nanos = u64;
@@ -170,9 +170,10 @@ impl Scheduler {
         }
     }
 
-    /// The next piece for `lane`, which has room; `None` when there is nothing for it.
+    /// The next piece for `lane`, which has room; `None` when there is nothing for it, or it carries
+    /// [`LANE_PIECES_MAX`].
     pub fn take(&mut self, lane: LaneId, now: Nanos) -> Option<Piece> {
-        if !self.lanes.contains_key(&lane) {
+        if self.lanes.get(&lane).is_none_or(|lane| lane.under_way.len() >= LANE_PIECES_MAX) {
             return None;
         }
         let piece = match self.returned.pop_front() {

@@ -33,6 +33,8 @@ struct State {
     ended: Option<SessionEnd>,
     unwanted: Option<u64>,
     withdrawn: Option<u64>,
+    /// To store this object's bytes is a panic.
+    panics: Option<u64>,
 }
 
 fn byte_at(object: u64, offset: u64) -> u8 {
@@ -83,6 +85,8 @@ impl Pieces for Memory {
 
     fn store(&self, object: u64, offset: u64, data: &[u8], _checksum: u64) -> Stored {
         assert_eq!(data.as_ptr().align_offset(4096), 0);
+        let panics = self.state.lock().unwrap().panics == Some(object);
+        assert!(!panics, "on purpose");
         for (i, &byte) in data.iter().enumerate() {
             assert_eq!(byte, byte_at(object, offset + i as u64), "object {object} offset {offset}+{i}");
         }
@@ -297,4 +301,44 @@ async fn one_key_has_a_bounded_number_of_sessions() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_while_bytes_are_stored_ends_the_session() {
+    let broken =
+        |end: &SessionEnd| matches!(end, SessionEnd::Broken(reason) if reason.contains("on purpose"));
+    let (far, _server) = start_server();
+    far.memory.change(|s| s.panics = Some(1));
+    let (session, near) = far.connect().await;
+    session.lanes().push(extent(1, MIB)).await;
+    far.memory.wait_until("ended", |s| s.ended.as_ref().is_some_and(broken));
+    near.wait_until("the other end is told", |s| s.ended == Some(SessionEnd::ClosedByPeer));
+    // The same at the client's end.
+    let (far, _server) = start_server();
+    let (_session, near) = far.connect().await;
+    near.change(|s| s.panics = Some(1));
+    let there = far.sessions.lock().unwrap()[0].clone();
+    there.lanes().push(extent(1, MIB)).await;
+    near.wait_until("ended", |s| s.ended.as_ref().is_some_and(broken));
+    far.memory.wait_until("the other end is told", |s| s.ended == Some(SessionEnd::ClosedByPeer));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_closes_and_exits_is_not_waited_for() {
+    let (far, _server) = start_server();
+    let far = Arc::new(far);
+    let client = Arc::clone(&far);
+    let exited = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (session, _) = client.connect().await;
+            assert_eq!(session.control_kind(), Some("QUIC"));
+            session.close().await;
+        });
+        runtime.shutdown_background();
+    });
+    tokio::task::spawn_blocking(|| exited.join().unwrap()).await.unwrap();
+    let began = std::time::Instant::now();
+    far.memory.wait_until("ended", |s| s.ended == Some(SessionEnd::ClosedByPeer));
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
 }

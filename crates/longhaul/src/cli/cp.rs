@@ -408,6 +408,7 @@ impl Cp {
             }),
             socket_buffer: self.sockbuf.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             rate_max: self.rate.map(|bits| bits / 8),
+            ..default
         }
     }
 

@@ -20,7 +20,7 @@ use crate::limits::{
     REQUEST_BYTES_OPEN_MAX, REQUESTS_READ_AT_ONCE,
 };
 
-pub(crate) use quic::{QuicClient, QuicServer};
+pub(crate) use quic::{QuicClient, QuicLink, QuicServer};
 pub(crate) use tcp::TcpLink;
 
 /// The link broke, or the session has ended.
@@ -63,7 +63,7 @@ impl Envelope {
 /// Something that carries envelopes.
 #[derive(Debug)]
 pub(crate) enum Link {
-    Quic(quinn::Connection),
+    Quic(QuicLink),
     Tcp(TcpLink),
 }
 
@@ -105,7 +105,7 @@ impl Link {
     /// Sends a request and waits for its reply.
     pub(crate) async fn exchange(&self, envelope: &Envelope) -> Result<Bytes, ControlGone> {
         match self {
-            Self::Quic(connection) => quic::exchange(connection, envelope).await,
+            Self::Quic(link) => link.exchange(envelope).await,
             Self::Tcp(link) => link.exchange(envelope).await,
         }
     }
@@ -113,7 +113,7 @@ impl Link {
     /// The next request from the peer.
     pub(crate) async fn accept(&self) -> Result<Arriving, ControlGone> {
         match self {
-            Self::Quic(connection) => quic::accept(connection).await,
+            Self::Quic(link) => link.accept().await,
             Self::Tcp(link) => link.accept().await,
         }
     }
@@ -121,7 +121,7 @@ impl Link {
     /// The peer may come in: from now on it may have as many requests open as any.
     pub(crate) fn admit(&self) {
         match self {
-            Self::Quic(connection) => quic::admit(connection),
+            Self::Quic(link) => link.admit(),
             Self::Tcp(link) => link.admit(),
         }
     }
@@ -129,8 +129,16 @@ impl Link {
     /// Ends the link.
     pub(crate) fn close(&self) {
         match self {
-            Self::Quic(connection) => connection.close(0u32.into(), b"done"),
+            Self::Quic(link) => link.close(),
             Self::Tcp(link) => link.close(),
+        }
+    }
+
+    /// Waits until the peer has been sent word that the link is closed. TCP tells it even when the process ends.
+    pub(crate) async fn until_told(&self) {
+        match self {
+            Self::Quic(link) => link.until_told().await,
+            Self::Tcp(_) => {}
         }
     }
 
@@ -145,7 +153,7 @@ impl Link {
     /// The link's own estimate of the round-trip time, where it has one.
     pub(crate) fn rtt(&self) -> Option<Duration> {
         match self {
-            Self::Quic(connection) => Some(connection.rtt()),
+            Self::Quic(link) => Some(link.rtt()),
             Self::Tcp(link) => link.rtt(),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -147,20 +147,55 @@ fn key_of(connection: &Connection) -> Option<PublicKey> {
     peer_key(Some(&certificates))
 }
 
-pub(super) fn admit(connection: &Connection) {
-    connection.set_receive_window(CONTROL_WINDOW_BYTES.into());
-    connection.set_max_concurrent_bi_streams(CONTROL_STREAMS_MAX.into());
+/// A control link over QUIC.
+#[derive(Debug)]
+pub(crate) struct QuicLink {
+    connection: Connection,
+    /// Datagrams sent when it was closed: the next one says so.
+    sent_at_close: OnceLock<u64>,
 }
 
-pub(super) async fn exchange(connection: &Connection, envelope: &Envelope) -> Result<Bytes, ControlGone> {
-    let (mut send, mut receive) = connection.open_bi().await.map_err(|_| ControlGone)?;
-    send.write_chunk(envelope.encode()).await.map_err(|_| ControlGone)?;
-    send.finish().map_err(|_| ControlGone)?;
-    receive.read_to_end(MESSAGE_BYTES_MAX).await.map(Bytes::from).map_err(|_| ControlGone)
-}
+impl QuicLink {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self { connection, sent_at_close: OnceLock::new() }
+    }
 
-pub(super) async fn accept(connection: &Connection) -> Result<Arriving, ControlGone> {
-    connection.accept_bi().await.map(|(send, receive)| Arriving::Quic(send, receive)).map_err(|_| ControlGone)
+    pub(super) async fn exchange(&self, envelope: &Envelope) -> Result<Bytes, ControlGone> {
+        let (mut send, mut receive) = self.connection.open_bi().await.map_err(|_| ControlGone)?;
+        send.write_chunk(envelope.encode()).await.map_err(|_| ControlGone)?;
+        send.finish().map_err(|_| ControlGone)?;
+        receive.read_to_end(MESSAGE_BYTES_MAX).await.map(Bytes::from).map_err(|_| ControlGone)
+    }
+
+    pub(super) async fn accept(&self) -> Result<Arriving, ControlGone> {
+        let accepted = self.connection.accept_bi().await.map_err(|_| ControlGone);
+        accepted.map(|(send, receive)| Arriving::Quic(send, receive))
+    }
+
+    pub(super) fn admit(&self) {
+        self.connection.set_receive_window(CONTROL_WINDOW_BYTES.into());
+        self.connection.set_max_concurrent_bi_streams(CONTROL_STREAMS_MAX.into());
+    }
+
+    pub(super) fn close(&self) {
+        self.connection.close(0u32.into(), b"done");
+        self.sent_at_close.get_or_init(|| self.sent());
+    }
+
+    /// Waits until the peer has been sent word that the link was closed here.
+    pub(super) async fn until_told(&self) {
+        while self.sent_at_close.get().is_some_and(|sent| self.sent() <= *sent) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn sent(&self) -> u64 {
+        self.connection.stats().udp_tx.datagrams
+    }
+
+    pub(super) fn rtt(&self) -> Duration {
+        self.connection.rtt()
+    }
 }
 
 pub(super) async fn read(mut stream: RecvStream) -> Option<Envelope> {
@@ -190,16 +225,16 @@ mod tests {
         let (near, far) = tokio::join!(dialer.connect(address), async {
             QuicServer::finish(listener.accept().await.unwrap(), Duration::from_secs(10)).await
         });
-        let (near, far) = (near.unwrap().0, far.unwrap().0);
+        let (near, far) = (near.unwrap().0, QuicLink::new(far.unwrap().0));
         let (mut hello, _reply) = near.open_bi().await.unwrap();
         let whole = Bytes::from(vec![0; MESSAGE_BYTES_MAX]);
         hello.write_chunk(whole.clone()).await.unwrap();
         hello.finish().unwrap();
-        let (reply, incoming) = far.accept_bi().await.unwrap();
+        let Ok(Arriving::Quic(reply, incoming)) = far.accept().await else { panic!() };
         assert_eq!(read(incoming).await.unwrap().body.len(), CONTROL_BODY_BYTES_MAX);
         let second = tokio::time::timeout(Duration::from_millis(100), near.open_bi()).await;
         assert!(second.is_err(), "a second stream before the first was answered");
-        admit(&far);
+        far.admit();
         let mut streams = Vec::new();
         for _ in 0..100 {
             let (mut send, receive) = near.open_bi().await.unwrap();

@@ -8,10 +8,12 @@
 //! Per MiB each way, at full frames: 4 writes or ~16 reads of the socket, 4 reads or writes of the file, one look at
 //! the scheduler.
 
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +26,7 @@ use crate::lane::buffer::{Inbox, Outbox, WireError, checksum};
 use crate::lane::frame::{
     FrameHeader, FrameKind, LANE_NUMBER_MAX, PieceFrame, SESSION_ID_BYTES, decode_numbers,
 };
-use crate::limits::{FRAME_PAYLOAD_MAX, TURN_BYTES};
+use crate::limits::{ACKS_WAITING_MAX, FRAME_PAYLOAD_MAX, TURN_BYTES};
 use crate::scheduler::{Extent, LaneId, Nanos, Piece, QueueFull, Scheduler};
 use crate::secure::Keys;
 
@@ -82,6 +84,12 @@ pub(crate) enum LaneEnd {
     /// A frame that does not belong there.
     #[error("unexpected frame from the peer")]
     Unexpected,
+    /// The peer sends pieces and does not read what became of them.
+    #[error("the peer does not read that its pieces have come")]
+    Unread,
+    /// The thread that moved it has failed.
+    #[error("this side has failed")]
+    Failed,
 }
 
 impl From<WireError> for LaneEnd {
@@ -120,13 +128,15 @@ pub(crate) struct LaneStatus {
     pub inbox_bytes: AtomicU64,
 }
 
-/// A lane that is no more.
+/// What the movers tell the session.
 #[derive(Debug)]
-pub(crate) struct LaneLost {
-    /// Its number.
-    pub id: LaneId,
-    /// Why.
-    pub end: LaneEnd,
+pub(crate) enum LaneNews {
+    /// The server has welcomed the lane: it is part of the session.
+    Welcomed(LaneId),
+    /// The lane is no more, and why.
+    Lost(LaneId, LaneEnd),
+    /// A mover has failed, in words: the session cannot go on.
+    Failed(String),
 }
 
 /// What all movers of a session share.
@@ -136,7 +146,7 @@ pub struct Lanes {
     pushed: tokio::sync::Notify,
     pieces: Arc<dyn Pieces>,
     status: Mutex<BTreeMap<LaneId, Arc<LaneStatus>>>,
-    lost: tokio::sync::mpsc::UnboundedSender<LaneLost>,
+    news: tokio::sync::mpsc::UnboundedSender<LaneNews>,
     epoch: AtomicU16,
     origin: Instant,
     /// Totals.
@@ -171,7 +181,7 @@ enum Command {
 }
 
 impl Lanes {
-    /// Starts `movers` threads without lanes, and gives the place where lost lanes are reported.
+    /// Starts `movers` threads without lanes, and gives the place where they tell their news.
     ///
     /// # Errors
     /// When the kernel has no descriptor or thread left.
@@ -179,10 +189,10 @@ impl Lanes {
         movers: usize,
         piece_bytes_max: u32,
         pieces: Arc<dyn Pieces>,
-    ) -> io::Result<(Arc<Self>, tokio::sync::mpsc::UnboundedReceiver<LaneLost>)> {
-        // One message for each lane that ends, of which LANES_MAX are open at a time; the session does nothing but
-        // read them, and a mover must not wait.
-        let (lost, reports) = tokio::sync::mpsc::unbounded_channel();
+    ) -> io::Result<(Arc<Self>, tokio::sync::mpsc::UnboundedReceiver<LaneNews>)> {
+        // Two messages for each lane, of which LANES_MAX are open at a time; the session does little but read them,
+        // and a mover must not wait.
+        let (news, told) = tokio::sync::mpsc::unbounded_channel();
         let mut handles = Vec::new();
         let mut starts = Vec::new();
         for _ in 0..movers.max(1) {
@@ -205,7 +215,7 @@ impl Lanes {
             pushed: tokio::sync::Notify::new(),
             pieces,
             status: Mutex::default(),
-            lost,
+            news,
             epoch: AtomicU16::new(0),
             origin: Instant::now(),
             traffic: Traffic::default(),
@@ -222,9 +232,13 @@ impl Lanes {
                 lanes: BTreeMap::new(),
                 ready: VecDeque::new(),
             };
-            std::thread::Builder::new().name("mover".into()).spawn(move || mover.run())?;
+            let thread = std::thread::Builder::new().name("mover".into()).spawn(move || mover.live());
+            if let Err(error) = thread {
+                lanes.stop(); // those that have started
+                return Err(error);
+            }
         }
-        Ok((lanes, reports))
+        Ok((lanes, told))
     }
 
     /// Nanoseconds since the session began.
@@ -361,8 +375,12 @@ impl Lanes {
         self.lock_status().remove(&id);
         let bytes = self.scheduler().on_lane_lost(id);
         self.traffic.returned.fetch_add(bytes, Ordering::Relaxed);
-        let _ = self.lost.send(LaneLost { id, end }); // nobody listens any more when the session has ended
+        self.tell(LaneNews::Lost(id, end));
         self.kick();
+    }
+
+    fn tell(&self, news: LaneNews) {
+        let _ = self.news.send(news); // nobody listens any more when the session has ended
     }
 }
 
@@ -490,7 +508,10 @@ impl Lane {
                     }
                 }
             }
-            FrameKind::Welcome if !self.welcomed => self.welcomed = true,
+            FrameKind::Welcome if !self.welcomed => {
+                self.welcomed = true;
+                shared.tell(LaneNews::Welcomed(self.id));
+            }
             FrameKind::Welcome | FrameKind::Hello { .. } => return Err(LaneEnd::Unexpected),
         }
         Ok(())
@@ -509,6 +530,9 @@ impl Lane {
             match stored {
                 Stored::Kept => self.stored.push(piece.piece),
                 Stored::Unwanted => self.declined.push(piece.piece),
+            }
+            if self.stored.len() + self.declined.len() > ACKS_WAITING_MAX {
+                return Err(LaneEnd::Unread);
             }
         }
         Ok(())
@@ -627,7 +651,17 @@ struct Mover {
 }
 
 impl Mover {
-    fn run(mut self) {
+    /// Runs until it is told to stop. A failure of its own, or of the application on its thread, ends the session.
+    fn live(mut self) {
+        let ran = catch_unwind(AssertUnwindSafe(|| self.run()));
+        if let Err(reason) = ran.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+            tracing::error!(reason, "a thread that moves bytes has failed: its session ends");
+            self.shared.tell(LaneNews::Failed(reason));
+            self.end_all(|| LaneEnd::Failed);
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
         self.shared.pieces.enter_thread();
         let mut events = Vec::with_capacity(64);
         loop {
@@ -635,15 +669,13 @@ impl Mover {
             events.clear();
             match epoll::wait(&self.poll, spare_capacity(&mut events), timeout) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => {
-                    tracing::error!(%error, "epoll failed: this session's lanes end");
-                    return self.end_all();
-                }
+                Err(error) => return Err(format!("cannot wait for sockets: {error}")),
             }
             for event in &events {
                 if event.data.u64() == WAKE {
                     if !self.obey() {
-                        return self.end_all();
+                        self.end_all(|| LaneEnd::Goodbye);
+                        return Ok(());
                     }
                     self.enqueue_hungry();
                 } else {
@@ -736,11 +768,20 @@ impl Mover {
         }
     }
 
-    fn end_all(&mut self) {
+    fn end_all(&mut self, reason: impl Fn() -> LaneEnd) {
         while let Some(&id) = self.lanes.keys().next() {
-            self.end(id, LaneEnd::Goodbye);
+            self.end(id, reason());
         }
     }
 }
 
+/// What a panic said.
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why").to_owned()
+}
+
 const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+
+#[cfg(test)]
+mod tests;

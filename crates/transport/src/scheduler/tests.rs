@@ -202,3 +202,16 @@ proptest! {
         prop_assert_eq!(delivered.iter().map(|p| u64::from(p.length)).sum::<u64>(), total);
     }
 }
+
+#[test]
+fn a_lane_carries_a_bounded_number_of_pieces() {
+    let mut scheduler = Scheduler::new(1 << 20);
+    scheduler.add_lane(1);
+    for object in 0..=LANE_PIECES_MAX as u64 {
+        scheduler.push(Extent { object, offset: 0, length: 1, whole: true }).unwrap();
+        let taken = scheduler.take(1, 0);
+        assert_eq!(taken.is_some(), object < LANE_PIECES_MAX as u64, "{object}");
+    }
+    scheduler.on_stored(0, 1).unwrap();
+    assert_eq!(scheduler.take(1, 1).unwrap().object, LANE_PIECES_MAX as u64);
+}

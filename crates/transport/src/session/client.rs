@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use super::message::{Ask, Body, Hello, PROTOCOL_VERSION, RefusalCode, Welcome};
 use super::{Handler, LaneSettings, Session, SessionEnd, SessionId, Shared, Wanted, regulate};
-use crate::control::{Control, Envelope, Link, QuicClient, TcpLink};
+use crate::control::{Control, Envelope, Link, QuicClient, QuicLink, TcpLink};
 use crate::identity::{HostTrust, Identity, PublicKey, TrustError};
 use crate::lane::buffer::Inbox;
-use crate::lane::mover::{LaneEnd, LaneLost, Lanes, Opening};
+use crate::lane::mover::{LaneEnd, LaneNews, Lanes, Opening};
 use crate::limits::{CONNECT_TIMEOUT, LANES_AT_ONCE_MAX, LANES_MAX, OUT_OF_REACH_LIMIT};
 use crate::scheduler::LaneId;
 use crate::secure::{HandshakeError, SecureTcp};
@@ -158,6 +158,8 @@ pub async fn connect(options: ConnectOptions, handler: Arc<dyn Handler>) -> Resu
         match dialer.clone().begin(Arc::clone(&handler)).await {
             Ok(session) => return Ok(session),
             Err(DialError::Fatal(error)) => return Err(error),
+            // It was asked to begin one.
+            Err(DialError::NoSession) => return Err(ConnectError::Foreign(host)),
             Err(DialError::NoAnswer(reason)) => failures.push(format!("{remote}: {reason}")),
         }
     }
@@ -169,6 +171,8 @@ pub async fn connect(options: ConnectOptions, handler: Arc<dyn Handler>) -> Resu
 #[derive(Debug)]
 enum DialError {
     NoAnswer(String),
+    /// The server does not know the session.
+    NoSession,
     Fatal(ConnectError),
 }
 
@@ -200,7 +204,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 impl Dialer {
     async fn begin(self: Arc<Self>, handler: Arc<dyn Handler>) -> Result<Session, DialError> {
-        let (lanes, lost) =
+        let (lanes, news) =
             Lanes::start(LaneSettings::movers(), self.settings.piece_bytes_max, handler.clone())
                 .map_err(|e| DialError::Fatal(e.into()))?;
         let first = self.settings.lanes.unwrap_or(EAGER_LANES).clamp(1, LANES_MAX);
@@ -210,18 +214,21 @@ impl Dialer {
         let first_lanes = |rtt| {
             self.settings.lanes.unwrap_or_else(|| first_lanes(rtt, send_window_bytes()).max(EAGER_LANES))
         };
-        let (no_lanes, cannot) = mpsc::channel(1);
+        let (state, lanes_state) = watch::channel(LanesState::default());
+        let (known_peer, peer) = watch::channel(None);
         let keeper = LaneKeeper {
             dialer: Arc::clone(&self),
             lanes: Arc::clone(&lanes),
             stop: Arc::clone(&keeper_stop),
-            lost,
+            news,
             wishes,
-            no_lanes,
+            peer,
+            state,
             next: 0,
             open: BTreeSet::new(),
+            welcomed: BTreeSet::new(),
             opening: JoinSet::new(),
-            failures: 0,
+            failures: Failures::default(),
             ever: false,
         };
         let keeper = tokio::spawn(keeper.run());
@@ -229,6 +236,7 @@ impl Dialer {
         // server reads the hello.
         let begin = async {
             let (link, peer) = self.reach().await?;
+            known_peer.send_replace(Some(peer));
             let rtt = link.rtt().unwrap_or(Duration::from_millis(1));
             wanted.send_modify(|wanted| wanted.here = first_lanes(rtt));
             self.greet(&link, peer, 0).await?;
@@ -251,7 +259,7 @@ impl Dialer {
             handler,
             wanted,
             end: watch::channel(None).0,
-            peer_leaves: AtomicBool::new(false),
+            peer_leaves: watch::channel(false).0,
             settings: self.settings,
             pacing_cap: AtomicU64::new(0),
         });
@@ -260,7 +268,7 @@ impl Dialer {
         tracing::debug!(?rtt, control = link.kind(), lanes = first, "session begins");
         shared.wanted.send_modify(|wanted| wanted.here = first);
         tokio::spawn(regulate::run(Arc::clone(&shared), first, true));
-        tokio::spawn(self.keep_control(Arc::clone(&shared), link, cannot, keeper_stop));
+        tokio::spawn(self.keep_control(Arc::clone(&shared), link, lanes_state, keeper_stop));
         Ok(Session { shared })
     }
 
@@ -296,6 +304,7 @@ impl Dialer {
                 Ok(RefusalCode::Version) => {
                     DialError::Fatal(ConnectError::Version { host, theirs: welcome.version })
                 }
+                Ok(RefusalCode::NoSession) => DialError::NoSession,
                 _ => DialError::Fatal(ConnectError::Refused { host, reason: refusal.reason }),
             });
         }
@@ -312,7 +321,7 @@ impl Dialer {
                 std::future::pending::<()>().await;
             }
             let (connection, key) = self.quic.connect(self.remote).await?;
-            Ok::<_, DialError>((Link::Quic(connection), key))
+            Ok::<_, DialError>((Link::Quic(QuicLink::new(connection)), key))
         };
         let tcp = async {
             let connection = self.secure_tcp(&self.control_tls, Purpose::Control).await?;
@@ -368,12 +377,25 @@ impl Dialer {
         SecureTcp::connect(tcp, tls, purpose, CONNECT_TIMEOUT).await
     }
 
+    /// Connects a lane to the session's server. Any key may be trusted that nobody has shown before: the lane's must be
+    /// the one the session has.
+    async fn lane(&self, mut peer: watch::Receiver<Option<PublicKey>>) -> Result<SecureTcp, String> {
+        let lane = self.secure_tcp(&self.lane_tls, Purpose::Lane).await.map_err(|e| chain(&e))?;
+        match peer.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(peer)) if *peer == lane.peer => Ok(lane),
+            Ok(_) => {
+                Err(format!("it has another key than the session's server: {}", lane.peer.fingerprint()))
+            }
+            Err(_) => Err("there is no session".to_owned()),
+        }
+    }
+
     /// Answers the server, notices when the link breaks, and makes the next one.
     async fn keep_control(
         self: Arc<Self>,
         shared: Arc<Shared>,
         first: Arc<Link>,
-        mut no_lanes: mpsc::Receiver<String>,
+        lanes: watch::Receiver<LanesState>,
         keeper_stop: Arc<AtomicBool>,
     ) {
         let keep = async {
@@ -389,7 +411,7 @@ impl Dialer {
                 if shared.has_ended() {
                     return shared.end_reason();
                 }
-                if shared.peer_leaves.load(Ordering::SeqCst) {
+                if shared.peer_leaves() {
                     return SessionEnd::ClosedByPeer;
                 }
                 tracing::warn!("connection to {} is broken: trying again", self.host);
@@ -402,7 +424,8 @@ impl Dialer {
                             tokio::time::sleep(Duration::from_millis(500)).await;
                         }
                         Err(DialError::NoAnswer(_)) => return SessionEnd::OutOfReach(OUT_OF_REACH_LIMIT),
-                        Err(DialError::Fatal(_)) => return SessionEnd::Forgotten,
+                        Err(DialError::NoSession) => return SessionEnd::Forgotten,
+                        Err(DialError::Fatal(error)) => return SessionEnd::NotResumed(chain(&error)),
                     }
                 };
                 tracing::info!(after = ?since.elapsed(), "connection is back");
@@ -413,11 +436,58 @@ impl Dialer {
         let end = tokio::select! {
             end = keep => end,
             () = shared.over() => SessionEnd::Closed,
-            Some(reason) = no_lanes.recv() => SessionEnd::NoLanes(reason),
+            end = verdict(lanes.clone()) => end,
+            end = until_laneless(&shared, lanes) => end,
         };
         keeper_stop.store(true, Ordering::SeqCst);
         shared.wanted.send_modify(|_| ()); // wakes the keeper
-        shared.end(end);
+        match end {
+            // The server is there, and would wait.
+            end @ (SessionEnd::NoLanes(_) | SessionEnd::Broken(_)) => shared.leave(end).await,
+            end => shared.end(end),
+        }
+    }
+}
+
+/// How a session's lanes are.
+#[derive(Debug, Default)]
+struct LanesState {
+    /// Welcomed by the server, and open.
+    open: usize,
+    /// Why a lane was lost before that, or could not be opened: the last reason.
+    failure: Option<String>,
+    /// There will never be any.
+    verdict: Option<SessionEnd>,
+}
+
+/// Waits until there cannot be lanes.
+async fn verdict(mut lanes: watch::Receiver<LanesState>) -> SessionEnd {
+    if let Ok(state) = lanes.wait_for(|state| state.verdict.is_some()).await
+        && let Some(end) = &state.verdict
+    {
+        return end.clone();
+    }
+    std::future::pending().await // the keeper has stopped: the session is over
+}
+
+/// Waits until there was no lane for too long although the control channel worked.
+async fn until_laneless(shared: &Shared, mut lanes: watch::Receiver<LanesState>) -> SessionEnd {
+    loop {
+        if lanes.wait_for(|state| state.open == 0).await.is_err() {
+            std::future::pending::<()>().await; // as above
+        }
+        shared.control.until_up().await;
+        let for_too_long = tokio::select! {
+            _ = lanes.wait_for(|state| state.open > 0) => false,
+            () = shared.control.until_lost() => false,
+            () = tokio::time::sleep(shared.settings.laneless_max) => true,
+        };
+        if for_too_long {
+            let failure = lanes.borrow().failure.clone();
+            return SessionEnd::NoLanes(
+                failure.unwrap_or_else(|| "the server does not answer on any".to_owned()),
+            );
+        }
     }
 }
 
@@ -447,19 +517,47 @@ struct LaneKeeper {
     dialer: Arc<Dialer>,
     lanes: Arc<Lanes>,
     stop: Arc<AtomicBool>,
-    lost: mpsc::UnboundedReceiver<LaneLost>,
+    news: mpsc::UnboundedReceiver<LaneNews>,
     wishes: watch::Receiver<Wanted>,
-    no_lanes: mpsc::Sender<String>,
+    /// The session's server, once it is known.
+    peer: watch::Receiver<Option<PublicKey>>,
+    state: watch::Sender<LanesState>,
     next: LaneId,
     open: BTreeSet<LaneId>,
-    opening: JoinSet<(LaneId, Result<SecureTcp, HandshakeError>)>,
-    /// In a row.
-    failures: u32,
+    /// Those of them that the server has let in.
+    welcomed: BTreeSet<LaneId>,
+    opening: JoinSet<(LaneId, Result<SecureTcp, String>)>,
+    failures: Failures,
     ever: bool,
 }
 
-/// Failures in a row after which a session that never had a lane gives up.
+/// Lanes that failed, one after the other.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    since: Option<Instant>,
+}
+
+impl Failures {
+    fn add(&mut self) {
+        self.count += 1;
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// 0.1 s after the first, up to 3 s after many.
+    fn pause(&self) -> Duration {
+        Duration::from_millis(u64::from(self.count.min(30)) * 100)
+    }
+
+    /// A session that never had a lane does not get one either: not because the server is busy for a moment.
+    fn are_hopeless(&self) -> bool {
+        self.count >= FAILURES_MAX && self.since.is_some_and(|since| since.elapsed() >= FAILING_MAX)
+    }
+}
+
 const FAILURES_MAX: u32 = 8;
+
+const FAILING_MAX: Duration = Duration::from_secs(3);
 
 impl LaneKeeper {
     async fn run(mut self) {
@@ -470,9 +568,9 @@ impl LaneKeeper {
             self.open_missing();
             tokio::select! {
                 changed = self.wishes.changed() => if changed.is_err() { return },
-                Some(lost) = self.lost.recv() => self.on_lost(lost),
+                Some(news) = self.news.recv() => self.on_news(news),
                 Some(opened) = self.opening.join_next() => if let Ok((id, result)) = opened {
-                    self.on_opened(id, result).await;
+                    self.on_opened(id, result);
                 },
             }
         }
@@ -483,18 +581,17 @@ impl LaneKeeper {
         while self.open.len() + self.opening.len() < wanted && self.opening.len() < LANES_AT_ONCE_MAX {
             let id = self.next;
             self.next += 1;
-            let dialer = Arc::clone(&self.dialer);
-            // 0.1 s after the first failure, up to 3 s after many.
-            let pause = Duration::from_millis(u64::from(self.failures.min(30)) * 100);
+            let (dialer, peer) = (Arc::clone(&self.dialer), self.peer.clone());
+            let pause = self.failures.pause();
             self.opening.spawn(async move {
                 tokio::time::sleep(pause).await;
-                (id, dialer.secure_tcp(&dialer.lane_tls, Purpose::Lane).await)
+                (id, dialer.lane(peer).await)
             });
         }
     }
 
-    async fn on_opened(&mut self, id: LaneId, result: Result<SecureTcp, HandshakeError>) {
-        let added = result.map_err(|e| chain(&e)).and_then(|secure| {
+    fn on_opened(&mut self, id: LaneId, result: Result<SecureTcp, String>) {
+        let added = result.and_then(|secure| {
             let SecureTcp { tcp, keys, received, .. } = secure;
             let tcp = tcp.into_std().map_err(|e| e.to_string())?;
             let opening = Opening::Client { lane: id, session: self.dialer.session };
@@ -503,31 +600,56 @@ impl LaneKeeper {
         match added {
             Ok(()) => {
                 self.open.insert(id);
-                self.failures = 0;
-                self.ever = true;
             }
-            Err(reason) => {
-                tracing::debug!(lane = id, reason, "a lane could not be opened");
-                self.failures += 1;
-                if !self.ever && self.failures >= FAILURES_MAX {
-                    let remote = self.dialer.remote;
-                    let reason = format!("TCP to {remote}: {reason}");
-                    let _ = self.no_lanes.send(reason).await; // the session may have ended for another reason
-                }
-            }
+            Err(reason) => self.on_failure(id, &reason),
         }
     }
 
-    fn on_lost(&mut self, LaneLost { id, end }: LaneLost) {
+    /// A lane has come to nothing.
+    fn on_failure(&mut self, id: LaneId, reason: &str) {
+        tracing::debug!(lane = id, reason, "a lane could not be opened");
+        self.failures.add();
+        let reason = format!("TCP to {}: {reason}", self.dialer.remote);
+        self.state.send_modify(|state| {
+            if !self.ever && self.failures.are_hopeless() {
+                state.verdict.get_or_insert(SessionEnd::NoLanes(reason.clone()));
+            }
+            state.failure = Some(reason);
+        });
+    }
+
+    fn on_news(&mut self, news: LaneNews) {
+        match news {
+            LaneNews::Welcomed(id) => {
+                self.welcomed.insert(id);
+                self.failures = Failures::default();
+                self.ever = true;
+            }
+            LaneNews::Lost(id, end) => self.on_lost(id, &end),
+            LaneNews::Failed(reason) => self.state.send_modify(|state| {
+                state.verdict.get_or_insert(SessionEnd::Broken(reason));
+            }),
+        }
+        let open = self.welcomed.len();
+        self.state.send_if_modified(|state| std::mem::replace(&mut state.open, open) != open);
+    }
+
+    fn on_lost(&mut self, id: LaneId, end: &LaneEnd) {
         self.open.remove(&id);
+        if !self.welcomed.remove(&id) {
+            return self.on_failure(id, &format!("the server does not take it: {}", chain(end)));
+        }
         match end {
             LaneEnd::Goodbye => tracing::debug!(lane = id, "lane closed"),
             LaneEnd::BadBytes(reason) => {
                 tracing::warn!(lane = id, "{reason}: its pieces go again on another lane")
             }
             end => {
-                tracing::debug!(lane = id, reason = chain(&end), "lane lost: its pieces go again on another")
+                tracing::debug!(lane = id, reason = chain(end), "lane lost: its pieces go again on another")
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

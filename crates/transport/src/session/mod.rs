@@ -8,7 +8,7 @@ mod server;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use crate::control::{Answer, Control, ControlGone};
 use crate::identity::PublicKey;
 use crate::lane::frame::SESSION_ID_BYTES;
 use crate::lane::mover::{Lanes, Pieces};
-use crate::limits::{CONTROL_BODY_BYTES_MAX, MOVERS_MAX, PIECE_BYTES_DEFAULT};
+use crate::limits::{CONTROL_BODY_BYTES_MAX, MOVERS_MAX, OUT_OF_REACH_LIMIT, PIECE_BYTES_DEFAULT};
 use crate::socket::LaneSocketOptions;
 use message::{Ask, Body};
 
@@ -58,6 +58,12 @@ pub enum SessionEnd {
     /// The server was restarted or has given the session up.
     #[error("the server does not know the session any more: it was restarted")]
     Forgotten,
+    /// The connection broke, and another one was refused.
+    #[error("the connection broke, and cannot be made again: {0}")]
+    NotResumed(String),
+    /// A defect, or a lack of resources, at this side.
+    #[error("this side has failed: {0}")]
+    Broken(String),
     /// The control channel works, but no data lane can be opened.
     #[error("no data lane can be opened: {0}")]
     NoLanes(String),
@@ -70,7 +76,10 @@ pub enum RequestError {
     #[error(transparent)]
     Ended(#[from] SessionEnd),
     /// The message is longer than [`CONTROL_BODY_BYTES_MAX`].
-    #[error("a control message of {0} bytes is too long")]
+    #[error(
+        "a control message of {0} bytes is too long (at most {CONTROL_BODY_BYTES_MAX}); it becomes shorter with fewer or \
+         shorter names and patterns on the command line"
+    )]
     TooLong(usize),
 }
 
@@ -91,7 +100,7 @@ pub(crate) struct Shared {
     wanted: watch::Sender<Wanted>,
     end: watch::Sender<Option<SessionEnd>>,
     /// The peer has said that it is leaving: a broken link is the end.
-    peer_leaves: AtomicBool,
+    peer_leaves: watch::Sender<bool>,
     settings: LaneSettings,
     /// Bytes per second that the lanes may send now; 0: no cap.
     pacing_cap: AtomicU64,
@@ -108,11 +117,19 @@ pub struct LaneSettings {
     pub socket_buffer: Option<u32>,
     /// Bytes per second that all lanes together may send.
     pub rate_max: Option<u64>,
+    /// A client's session that has no lane for so long, although its control channel works, is over.
+    pub laneless_max: Duration,
 }
 
 impl Default for LaneSettings {
     fn default() -> Self {
-        Self { lanes: None, piece_bytes_max: PIECE_BYTES_DEFAULT, socket_buffer: None, rate_max: None }
+        Self {
+            lanes: None,
+            piece_bytes_max: PIECE_BYTES_DEFAULT,
+            socket_buffer: None,
+            rate_max: None,
+            laneless_max: OUT_OF_REACH_LIMIT,
+        }
     }
 }
 
@@ -206,16 +223,39 @@ impl Session {
 
     /// Ends the session in order: the other end is told.
     pub async fn close(self) {
-        let bye = self.shared.control.request(Body::Session(Ask::Bye(true)).encode());
-        let _ = tokio::time::timeout(GOODBYE_LIMIT, bye).await; // out of reach: it will find out by itself
-        self.shared.end(SessionEnd::Closed);
+        self.shared.leave(SessionEnd::Closed).await;
     }
 }
 
-/// How long a closing end waits for the other to confirm.
+/// How long a closing end waits for the other to confirm, and the other for the link to be closed.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
 
+/// How long a closing end waits until its last packet is on its way: a moment, unless the machine is very busy.
+const LAST_PACKET_LIMIT: Duration = Duration::from_millis(200);
+
 impl Shared {
+    /// Makes the session end after the other end has been told.
+    async fn leave(&self, reason: SessionEnd) {
+        let bye = self.control.request(Body::Session(Ask::Bye(true)).encode());
+        let _ = tokio::time::timeout(GOODBYE_LIMIT, bye).await; // out of reach: it will find out by itself
+        let link = self.control.current();
+        self.end(reason);
+        // The process may end next; the other end would then wait for the rest of the link's idle time.
+        if let Some(link) = link {
+            let _ = tokio::time::timeout(LAST_PACKET_LIMIT, link.until_told()).await;
+        }
+    }
+
+    /// Resolves when the peer has said that it is leaving, and has had the time for it.
+    async fn peer_has_left(&self) {
+        let _ = self.peer_leaves.subscribe().wait_for(|leaves| *leaves).await; // the sender lives in `self`
+        tokio::time::sleep(GOODBYE_LIMIT).await;
+    }
+
+    fn peer_leaves(&self) -> bool {
+        *self.peer_leaves.borrow()
+    }
+
     /// Makes the session end, once.
     fn end(&self, reason: SessionEnd) {
         let first = self.end.send_if_modified(|end| {
@@ -271,7 +311,9 @@ impl Shared {
                 self.wanted.send_modify(|wanted| wanted.there = there);
             }
             // The reply must get through before the link is closed: the leaving side closes it.
-            Ask::Bye(_) => self.peer_leaves.store(true, Ordering::SeqCst),
+            Ask::Bye(_) => {
+                self.peer_leaves.send_replace(true);
+            }
         }
         Bytes::new()
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,15 +12,16 @@ use prost::Message;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
 use super::handshakes::{Handshakes, Unfinished};
 use super::message::{Hello, PROTOCOL_VERSION, Refusal, RefusalCode, Welcome};
 use super::{Handler, LaneSettings, Session, SessionEnd, SessionId, Shared, Wanted, regulate};
-use crate::control::{Control, Link, QuicServer, Replier, TcpLink};
+use crate::control::{Control, Link, QuicLink, QuicServer, Replier, TcpLink};
 use crate::identity::{Identity, PublicKey};
 use crate::lane::buffer::Inbox;
 use crate::lane::frame::FrameKind;
-use crate::lane::mover::{Lanes, Opening};
+use crate::lane::mover::{LaneNews, Lanes, Opening};
 use crate::lane::record::RECORD_MAX;
 use crate::limits::{CONNECT_TIMEOUT, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX, SESSIONS_PER_KEY_MAX};
 use crate::secure::SecureTcp;
@@ -133,10 +134,10 @@ impl Server {
 
     /// Ends all sessions.
     pub async fn close(&self) {
+        // All at once: each may have to wait for its peer.
         let sessions: Vec<_> = self.state.lock().values().cloned().collect();
-        for shared in sessions {
-            Session { shared }.close().await;
-        }
+        let closing: JoinSet<()> = sessions.into_iter().map(|shared| Session { shared }.close()).collect();
+        closing.join_all().await;
         let _ = tokio::time::timeout(Duration::from_secs(1), self.quic.close()).await; // silent peers are not waited for
     }
 
@@ -176,7 +177,9 @@ impl Server {
             tokio::spawn(async move {
                 match QuicServer::finish(incoming, CONNECT_TIMEOUT).await {
                     Ok((connection, key)) => {
-                        state.greet(Arc::new(Link::Quic(connection)), key, from, unfinished).await;
+                        state
+                            .greet(Arc::new(Link::Quic(QuicLink::new(connection))), key, from, unfinished)
+                            .await;
                     }
                     Err(error) => tracing::debug!(%from, %error, "QUIC handshake failed"),
                 }
@@ -350,7 +353,7 @@ impl State {
             Refused::Because(reason) => (RefusalCode::Other, reason),
         })?;
         let start = Lanes::start(LaneSettings::movers(), self.settings.piece_bytes_max, handler.clone());
-        let (lanes, mut lost) = start.map_err(|e| (RefusalCode::Other, format!("out of resources: {e}")))?;
+        let (lanes, mut news) = start.map_err(|e| (RefusalCode::Other, format!("out of resources: {e}")))?;
         let shared = Arc::new(Shared {
             id,
             peer: key,
@@ -359,7 +362,7 @@ impl State {
             handler,
             wanted: watch::channel(Wanted::default()).0,
             end: watch::channel(None).0,
-            peer_leaves: AtomicBool::new(false),
+            peer_leaves: watch::channel(false).0,
             settings: self.settings,
             pacing_cap: AtomicU64::new(0),
         });
@@ -379,9 +382,19 @@ impl State {
             watched.end(end);
             state.lock().remove(&watched.id);
         });
+        let told = Arc::downgrade(&shared);
         tokio::spawn(async move {
-            while let Some(lost) = lost.recv().await {
-                tracing::debug!(lane = lost.id, reason = %lost.end, "lane ended");
+            while let Some(news) = news.recv().await {
+                match news {
+                    LaneNews::Welcomed(_) => {} // this side welcomes
+                    LaneNews::Lost(lane, reason) => tracing::debug!(lane, %reason, "lane ended"),
+                    LaneNews::Failed(reason) => {
+                        if let Some(shared) = told.upgrade() {
+                            shared.leave(SessionEnd::Broken(reason)).await;
+                        }
+                        return;
+                    }
+                }
             }
         });
         // The client opens the first lanes; how many there are, the tuner sees.
@@ -424,8 +437,9 @@ impl Shared {
             tokio::select! {
                 () = self.over() => return self.end_reason(),
                 () = self.control.until_lost() => {}
+                () = self.peer_has_left() => {}
             }
-            if self.peer_leaves.load(Ordering::SeqCst) {
+            if self.peer_leaves() {
                 return SessionEnd::ClosedByPeer;
             }
         }
