@@ -67,22 +67,30 @@ struct Fate {
     lanes_as: Identity,
 }
 
-/// In front of servers: says what the lanes sent that it ended.
-async fn front(fate: watch::Receiver<Fate>) -> (SocketAddr, mpsc::UnboundedReceiver<Vec<u8>>) {
+/// What is seen of a lane that ends after its handshake.
+#[derive(Debug)]
+enum Seen {
+    Handshake,
+    /// After it, in a second.
+    Bytes(Vec<u8>),
+}
+
+/// In front of servers.
+async fn front(fate: watch::Receiver<Fate>) -> (SocketAddr, mpsc::UnboundedReceiver<Seen>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (said, hear) = mpsc::unbounded_channel();
+    let (seen, see) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         loop {
             let (tcp, _) = listener.accept().await.unwrap();
-            tokio::spawn(pass(tcp, fate.clone(), said.clone()));
+            tokio::spawn(pass(tcp, fate.clone(), seen.clone()));
         }
     });
-    (address, hear)
+    (address, see)
 }
 
 /// Passes one connection on for as long as its fate is the same.
-async fn pass(mut tcp: TcpStream, mut fate: watch::Receiver<Fate>, said: mpsc::UnboundedSender<Vec<u8>>) {
+async fn pass(mut tcp: TcpStream, mut fate: watch::Receiver<Fate>, seen: mpsc::UnboundedSender<Seen>) {
     let mut hello = [0; 2000];
     let is_lane = loop {
         let bytes = tcp.peek(&mut hello).await.unwrap();
@@ -97,8 +105,9 @@ async fn pass(mut tcp: TcpStream, mut fate: watch::Receiver<Fate>, said: mpsc::U
         let Ok(SecureTcp { mut tcp, mut received, .. }) = SecureTcp::accept(tcp, config, LIMIT).await else {
             return;
         };
-        let _ = tokio::time::timeout(Duration::from_millis(300), tcp.read_to_end(&mut received)).await;
-        let _ = said.send(received);
+        let _ = seen.send(Seen::Handshake);
+        let _ = tokio::time::timeout(Duration::from_secs(1), tcp.read_to_end(&mut received)).await;
+        let _ = seen.send(Seen::Bytes(received));
         return;
     }
     let Some(server) = fate.wait_for(|fate| to(fate).is_some()).await.ok().and_then(|fate| to(&fate)) else {
@@ -132,7 +141,7 @@ async fn a_session_whose_lanes_are_all_refused_ends() {
     let server = start_server(&identity);
     let fate = Fate { control: Some(server), lanes: None, lanes_as: identity.clone() };
     let (_fate, watched) = watch::channel(fate);
-    let (address, _said) = front(watched).await;
+    let (address, _seen) = front(watched).await;
     let mut options = options(address, HostTrust::Pinned(identity.public()));
     options.lanes.laneless_max = 2 * LIMIT; // not for this reason
     let session = connect(options, Arc::new(Nothing)).await.unwrap();
@@ -146,7 +155,7 @@ async fn a_session_that_gets_no_more_lanes_ends_although_it_had_some() {
     let server = start_server(&identity);
     let open = Fate { control: Some(server), lanes: Some(server), lanes_as: identity.clone() };
     let (fate, watched) = watch::channel(open);
-    let (address, _said) = front(watched).await;
+    let (address, _seen) = front(watched).await;
     let options = options(address, HostTrust::Pinned(identity.public()));
     let session = connect(options, Arc::new(Nothing)).await.unwrap();
     // As long as there are lanes, it goes on.
@@ -161,18 +170,22 @@ async fn lanes_of_another_server_are_not_told_the_session() {
     let (identity, other) = (Identity::ephemeral(), Identity::ephemeral());
     let server = start_server(&identity);
     let (fate, watched) = watch::channel(Fate { control: None, lanes: None, lanes_as: other });
-    let (address, mut said) = front(watched).await;
+    let (address, mut seen) = front(watched).await;
     let dir = tempfile::tempdir().unwrap();
     let file = KnownHosts::load(&dir.path().join("known_hosts")).unwrap();
     let options = options(address, HostTrust::known("far".into(), file));
     // The lanes are there first: then neither key is known.
     let lanes_first = async {
-        let said = said.recv().await.unwrap();
+        assert!(matches!(seen.recv().await, Some(Seen::Handshake)));
         fate.send_modify(|fate| fate.control = Some(server));
-        said
+        loop {
+            if let Some(Seen::Bytes(bytes)) = seen.recv().await {
+                return bytes;
+            }
+        }
     };
-    let (session, said) = tokio::join!(connect(options, Arc::new(Nothing)), lanes_first);
-    assert_eq!(said, b"", "a hello names the session");
+    let (session, bytes) = tokio::join!(connect(options, Arc::new(Nothing)), lanes_first);
+    assert!(bytes.is_empty(), "a hello names the session");
     assert!(matches!(end_of(&session.unwrap()).await, SessionEnd::NoLanes(_)));
 }
 
@@ -184,7 +197,7 @@ async fn a_session_that_is_not_taken_up_again_says_why() {
     for (next, expected) in [(replaced, "somebody is in between"), (restarted, "does not know the session")] {
         let fate = Fate { control: Some(server), lanes: Some(server), lanes_as: identity.clone() };
         let (fate, watched) = watch::channel(fate);
-        let (address, _said) = front(watched).await;
+        let (address, _seen) = front(watched).await;
         let options = options(address, HostTrust::Pinned(identity.public()));
         let session = connect(options, Arc::new(Nothing)).await.unwrap();
         fate.send_modify(|fate| fate.control = Some(next));
