@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -52,7 +52,8 @@ pub enum Refused {
 /// Where to listen, as whom.
 #[derive(Debug)]
 pub struct ServerOptions {
-    /// Address and port, of TCP and UDP alike; port 0 takes any that is free for both.
+    /// Address and port, of TCP and UDP alike; port 0 takes any that is free for both. `[::]` is every address of this
+    /// machine, also where IPv6 is switched off.
     pub listen: SocketAddr,
     /// The host key.
     pub identity: Identity,
@@ -98,15 +99,20 @@ impl Server {
     pub fn bind(options: ServerOptions, door: impl Door) -> io::Result<Self> {
         let tls = server_config(&options.identity).map_err(io::Error::other)?;
         let mut attempts = 0;
+        let mut listen = options.listen;
         let (tcp, udp) = loop {
             attempts += 1;
-            match bind_both(options.listen) {
+            match bind_both(listen) {
                 Ok(both) => break both,
+                Err(error) if is_without_ipv6(listen, &error) => {
+                    tracing::info!("this machine has no IPv6: listening on IPv4 alone");
+                    listen = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), listen.port());
+                }
                 // Another process may have the UDP half of a port that TCP got at random.
                 Err(e)
                     if e.kind() == io::ErrorKind::AddrInUse
                         && attempts < PORT_ATTEMPTS
-                        && options.listen.port() == 0 => {}
+                        && listen.port() == 0 => {}
                 Err(error) => return Err(error),
             }
         };
@@ -195,6 +201,12 @@ fn bind_both(address: SocketAddr) -> io::Result<(TcpListener, std::net::UdpSocke
     let tcp = socket.listen(BACKLOG)?;
     let udp = std::net::UdpSocket::bind(tcp.local_addr()?)?;
     Ok((tcp, udp))
+}
+
+/// Whether all addresses were asked for, and there are none of IPv6's.
+fn is_without_ipv6(listen: SocketAddr, error: &io::Error) -> bool {
+    listen.ip() == Ipv6Addr::UNSPECIFIED
+        && matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
 impl State {
@@ -443,5 +455,21 @@ impl Shared {
                 return SessionEnd::ClosedByPeer;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_machine_without_ipv6_is_served_by_ipv4_alone() {
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 7473);
+        for code in [libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL] {
+            assert!(is_without_ipv6(any, &io::Error::from_raw_os_error(code)));
+            let named = "[2001:db8::1]:7473".parse().unwrap();
+            assert!(!is_without_ipv6(named, &io::Error::from_raw_os_error(code)));
+        }
+        assert!(!is_without_ipv6(any, &io::Error::from_raw_os_error(libc::EADDRINUSE)));
     }
 }
