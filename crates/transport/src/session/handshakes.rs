@@ -42,6 +42,11 @@ impl Handshakes {
         Some(Unfinished { source, handshakes: self.clone() })
     }
 
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.lock().all
+    }
+
     fn lock(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +94,7 @@ mod tests {
         assert_eq!(handshakes.lock().by_source[&address("192.0.2.1")], 2);
         drop((held, others));
         assert!(handshakes.lock().by_source.is_empty());
-        assert_eq!(handshakes.lock().all, 0);
+        assert_eq!(handshakes.count(), 0);
     }
 
     #[test]

@@ -464,6 +464,55 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::{Envelope, QuicClient};
+    use crate::identity::HostTrust;
+    use crate::tls::ClientTls;
+
+    struct Nobody;
+
+    impl Door for Nobody {
+        fn admit(&self, _key: PublicKey, _from: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
+            Err(Refused::UnknownKey)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_unfinished_until_its_peer_is_let_in_or_gone() {
+        let identity = Identity::ephemeral();
+        let trust = Arc::new(HostTrust::Pinned(identity.public()));
+        let options = ServerOptions {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            identity,
+            lanes: LaneSettings::default(),
+        };
+        let server = Server::bind(options, Nobody).unwrap();
+        let (address, state) = (server.address(), Arc::clone(&server.state));
+        tokio::spawn(async move { server.run().await });
+        let stranger = Identity::ephemeral();
+        let tls = || ClientTls::new(&stranger, Arc::clone(&trust), Purpose::Control).unwrap();
+        let tcp = TcpStream::connect(address).await.unwrap();
+        let secure = SecureTcp::connect(tcp, &tls(), Purpose::Control, CONNECT_TIMEOUT).await.unwrap();
+        let quic = QuicClient::new(tls()).unwrap().connect(address).await.unwrap().0;
+        let links = [Link::Tcp(TcpLink::start(secure, true)), Link::Quic(QuicLink::new(quic))];
+        for silent in [true, false] {
+            for link in links.iter().filter(|_| !silent) {
+                let hello =
+                    Hello { version: PROTOCOL_VERSION, session: vec![0; 16].into(), epoch: 0, lanes: None };
+                let envelope = Envelope { id: 0, oldest: 0, body: hello.encode_to_vec().into() };
+                let welcome = Welcome::decode(link.exchange(&envelope).await.unwrap()).unwrap();
+                assert_eq!(welcome.refusal.unwrap().code(), RefusalCode::UnknownKey);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert_eq!(state.handshakes.count(), 2, "silent: {silent}");
+        }
+        links.iter().for_each(Link::close);
+        let all_gone = async {
+            while state.handshakes.count() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), all_gone).await.expect("they are given back");
+    }
 
     #[test]
     fn only_a_machine_without_ipv6_is_served_by_ipv4_alone() {
