@@ -17,12 +17,17 @@ pub const OFFER_BYTES_MAX: usize = 24 << 10;
 /// Offers without an answer at a time: 32,768 files, so that 300 ms away 100,000 files a second can pass.
 pub const OFFERS_OPEN_MAX: usize = 128;
 
-/// Files that the receiver wants and does not have yet, at the sender: at 300 ms 218,000 files a second can pass. Each
-/// takes ~0.5 KiB at either end with a name of 30 bytes, so ~32 MiB.
-pub const FILES_UNDER_WAY_MAX: usize = 64 << 10;
+/// What a sender has offered, the receiver wants, and is not there yet, in KiB of entries (each at least 1): at 300 ms
+/// 218,000 small files a second can pass. With what is kept beside it an entry takes ~1 KiB more at either end, so
+/// below 128 MiB.
+pub const UNDER_WAY_KIB_MAX: usize = 64 << 10;
 
-/// Files that a receiver waits for: those, and all in offers that the sender has not had answered yet.
-pub const FILES_WANTED_MAX: usize = FILES_UNDER_WAY_MAX + OFFERS_OPEN_MAX * OFFER_ENTRIES_MAX;
+/// The same at a receiver, where offers that the sender has not had answered yet come to it; twice over.
+pub const WANTED_KIB_MAX: usize = 2 * UNDER_WAY_KIB_MAX;
+
+/// Directories whose end has not come: each ~0.3 KiB. A walk has no more than its depth; a list of files may name as
+/// many.
+pub const DIRS_OPEN_MAX: usize = 1 << 20;
 
 /// Large files begun and not finished at a receiver: each lane (256) may have begun one, and each place before and at
 /// the finishers holds one; twice over. Each takes up to three descriptors.

@@ -110,7 +110,7 @@ fn has_checksum(part: &File, record: &JournalRecord) -> io::Result<bool> {
 /// Whether a file in `dir` is this user's alone. Where others may write in the directory, they may have laid down one
 /// of theirs, or another name of somebody's, to have it filled, or to change it later.
 fn is_own(dir: &Dir, file: &File) -> io::Result<bool> {
-    let (above, attr) = (attr_of(&*dir.fd()?)?, attr_of(file)?);
+    let (above, attr) = (dir.own_attr()?, attr_of(file)?);
     // Not every file system keeps owners: that a file's is another says nothing where only one may write.
     let of_us = attr.uid == rustix::process::geteuid().as_raw() || above.mode & 0o022 == 0;
     Ok(attr.kind == Kind::File && attr.links == 1 && of_us)

@@ -26,8 +26,8 @@ use tokio::task::JoinSet;
 
 use crate::bundle;
 use crate::limits::{
-    BUNDLE_BYTES_MAX, BUNDLED_FILE_MAX, FILES_UNDER_WAY_MAX, LAST_ACKS_WAIT, OFFER_BYTES_MAX,
-    OFFER_ENTRIES_MAX, OFFERS_OPEN_MAX, OPEN_SOURCES_MAX,
+    BUNDLE_BYTES_MAX, BUNDLED_FILE_MAX, LAST_ACKS_WAIT, OFFER_BYTES_MAX, OFFER_ENTRIES_MAX, OFFERS_OPEN_MAX,
+    OPEN_SOURCES_MAX, UNDER_WAY_KIB_MAX,
 };
 use crate::message::{
     Ask, End, Failed, Finished, Offer, Want, Wants, WireEntry, WireKind, WireRange, check_ranges,
@@ -47,7 +47,7 @@ struct SourceFile {
     left: AtomicU64,
     open: Mutex<Option<Arc<File>>>,
     failed: AtomicBool,
-    /// One of [`FILES_UNDER_WAY_MAX`].
+    /// Of [`UNDER_WAY_KIB_MAX`].
     _place: OwnedSemaphorePermit,
 }
 
@@ -76,6 +76,7 @@ struct Offered {
     size: u64,
     /// Or the end of one.
     is_directory: bool,
+    entry_kib: u32,
     data: Vec<WireRange>,
 }
 
@@ -84,7 +85,8 @@ impl Offered {
         let is_directory = matches!(entry.kind(), WireKind::Dir | WireKind::DirEnd);
         // Another name of a file adds no bytes.
         let size = if entry.hard_link_to == 0 { entry.size } else { 0 };
-        Self { id: entry.id, size, is_directory, data: entry.data.clone() }
+        let entry_kib = (entry.encoded_len() / 1024) as u32 + 1;
+        Self { id: entry.id, size, is_directory, entry_kib, data: entry.data.clone() }
     }
 }
 
@@ -125,7 +127,7 @@ impl Source {
         let (failed, failures) = mpsc::unbounded_channel();
         let source = Self {
             files: Mutex::default(),
-            places: Arc::new(Semaphore::new(FILES_UNDER_WAY_MAX)),
+            places: Arc::new(Semaphore::new(UNDER_WAY_KIB_MAX)),
             bundles: Mutex::default(),
             open: Mutex::default(),
             failed,
@@ -237,7 +239,7 @@ impl Source {
         }
         let mut parts = answer.parts.into_iter();
         for ((want, offered), spot) in answer.wants.into_iter().zip(known).zip(spots) {
-            let Offered { id, size, is_directory, data } = offered;
+            let Offered { id, size, is_directory, entry_kib, data } = offered;
             let all = || if data.is_empty() { vec![(0, size)] } else { pairs(&data) };
             let ranges = match Want::try_from(want) {
                 Ok(Want::All) => all(),
@@ -264,7 +266,8 @@ impl Source {
                 Err(_) => return Err(CopyError::Protocol),
             };
             let Some(spot) = spot else { return Err(CopyError::Protocol) };
-            let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| CopyError::Abandoned)?;
+            let place = Arc::clone(&self.places).acquire_many_owned(entry_kib).await;
+            let place = place.map_err(|_| CopyError::Abandoned)?;
             let left = ranges.iter().map(|(start, end)| end - start).sum();
             let file = Arc::new(SourceFile {
                 id,

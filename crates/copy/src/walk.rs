@@ -113,7 +113,7 @@ impl Walk {
                 self.problems.tell(path, OMITTED_DIRECTORY);
                 return Ok(());
             }
-            let attr = root.dir.fd().and_then(|fd| longhaul_files::attr::attr_of(&*fd));
+            let attr = root.dir.own_attr();
             return match attr {
                 Ok(attr) => self.walk_tree(root.dir.clone(), &attr, 0, &[], Vec::new()),
                 Err(error) => {

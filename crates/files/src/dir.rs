@@ -260,6 +260,14 @@ impl Dir {
         Ok(fd)
     }
 
+    /// What it is itself.
+    ///
+    /// # Errors
+    /// As `open(2)` and `fstat(2)`.
+    pub fn own_attr(&self) -> io::Result<Attr> {
+        attr_of(&*self.fd()?)
+    }
+
     /// What is called `name`, a link itself and not its target; `None`: nothing.
     ///
     /// # Errors

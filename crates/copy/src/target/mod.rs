@@ -30,7 +30,7 @@ use crate::destination::Destination;
 use crate::journal::JournalRecord;
 use crate::limits::{
     DIRECT_FILE_MIN, FINISHERS, FINISHING_MAX, PARTIALS_OPEN_MAX, REFUSED_FILES_MAX, TEMPORARY_NAME_ATTEMPTS,
-    WRITE_BACK_BYTES,
+    WANTED_KIB_MAX, WRITE_BACK_BYTES,
 };
 use crate::message::{Entry, Finished, Meta, Wants};
 use crate::options::{CopyOptions, Sync};
@@ -121,14 +121,39 @@ impl Incoming {
             Self::Large(file) => &file.dir,
         }
     }
+
+    /// What its entry takes.
+    fn kib(&self) -> usize {
+        let (name, meta, ranges) = match self {
+            Self::Small(file) => (&file.name, &file.meta, 0),
+            Self::Large(file) => (&file.name, &file.meta, file.data.iter().count()),
+        };
+        let xattrs: usize = meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum();
+        (name.as_bytes().len() + xattrs + ranges * size_of::<(u64, u64)>()) / 1024 + 1
+    }
 }
 
 #[derive(Default)]
 struct Files {
     /// By their numbers, until they are in their place or given up.
     wanted: HashMap<u64, Incoming>,
+    /// What their entries take.
+    wanted_kib: usize,
     /// Those that were given up, or never taken.
     refused: HashSet<u64>,
+}
+
+impl Files {
+    fn insert(&mut self, id: u64, incoming: Incoming) {
+        self.wanted_kib += incoming.kib();
+        self.wanted.insert(id, incoming);
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Incoming> {
+        let incoming = self.wanted.remove(&id)?;
+        self.wanted_kib -= incoming.kib();
+        Some(incoming)
+    }
 }
 
 /// What the planner is told.
@@ -405,10 +430,10 @@ impl Target {
 
     fn take_small(&self, id: u64) -> Option<Box<SmallFile>> {
         let mut files = lock(&self.files);
-        match files.wanted.remove(&id)? {
+        match files.remove(id)? {
             Incoming::Small(file) => Some(file),
             large => {
-                files.wanted.insert(id, large);
+                files.insert(id, large);
                 None
             }
         }
@@ -534,7 +559,7 @@ impl Target {
         let Open { partial, _slot } = open;
         self.settings.keep(&*partial.buffered, &file.meta, || file.path());
         let synced = if self.settings.sync == Sync::Never { Ok(()) } else { partial.buffered.sync_data() };
-        if lock(&self.files).wanted.remove(&id).is_none() {
+        if lock(&self.files).remove(id).is_none() {
             // Withdrawn meanwhile: it must not be seen under its name.
             return partial.discard();
         }
@@ -562,7 +587,7 @@ impl Target {
         if files.refused.len() < REFUSED_FILES_MAX {
             files.refused.insert(id);
         }
-        files.wanted.remove(&id)
+        files.remove(id)
     }
 
     fn is_refused(&self, id: u64) -> bool {
@@ -591,14 +616,14 @@ impl Target {
     }
 
     /// A file is wanted; false when there are too many.
-    fn expect(&self, id: u64, incoming: Incoming, max: usize) -> bool {
+    fn expect(&self, id: u64, incoming: Incoming) -> bool {
         let mut files = lock(&self.files);
-        if files.wanted.len() >= max || files.wanted.contains_key(&id) {
+        if files.wanted_kib >= WANTED_KIB_MAX || files.wanted.contains_key(&id) {
             return false;
         }
         incoming.dir().expect_one();
         self.unsettled.fetch_add(1, Ordering::SeqCst);
-        files.wanted.insert(id, incoming);
+        files.insert(id, incoming);
         true
     }
 

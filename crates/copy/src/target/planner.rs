@@ -15,7 +15,7 @@ use super::tree::{Kept, Settings, TargetDir};
 use super::{Incoming, LargeFile, LargeState, SmallFile, Target, Task, rename_over, with_passing_name};
 use crate::destination::{Asked, Destination};
 use crate::limits::{
-    BUNDLED_FILE_MAX, FILES_WANTED_MAX, HARD_LINKS_WAITING_MAX, OFFERS_OPEN_MAX, RANGES_MAX, RIVALS_PATIENCE,
+    BUNDLED_FILE_MAX, DIRS_OPEN_MAX, HARD_LINKS_WAITING_MAX, OFFERS_OPEN_MAX, RANGES_MAX, RIVALS_PATIENCE,
 };
 use crate::message::{Entry, Meta, Want, Wants, What, WireRanges, to_wire_ranges};
 use crate::options::{Existing, Sync};
@@ -50,6 +50,8 @@ pub(super) struct Planner {
     /// Offers that came before their turn.
     early: BTreeMap<u64, (Vec<Entry>, oneshot::Sender<Wants>)>,
     next: u64,
+    /// Those that files go to, by their numbers, and a directory on each.
+    file_systems: HashMap<u64, Dir>,
     /// How long it will still wait for other copies.
     patience: Duration,
 }
@@ -74,6 +76,7 @@ impl Planner {
             links: Vec::new(),
             early: BTreeMap::new(),
             next: 0,
+            file_systems: HashMap::new(),
             patience: RIVALS_PATIENCE,
         }
     }
@@ -211,6 +214,9 @@ impl Planner {
         if parent.dir.depth() >= DEPTH_MAX {
             return Err(format!("not copied: it lies more than {DEPTH_MAX} directories deep"));
         }
+        if self.dirs.len() >= DIRS_OPEN_MAX {
+            return Err("not copied: the sender has begun too many directories at a time".to_owned());
+        }
         let options = &self.settings.options;
         let made = if options.dry_run {
             true
@@ -230,8 +236,19 @@ impl Planner {
             () if made || options.preserve => Kept::All(meta),
             () => Kept::Time(meta),
         };
-        self.enter_dir(id, TargetDir::below(parent, name, kept));
+        let dir = TargetDir::below(parent, name, kept);
+        if !made {
+            self.note_file_system(&dir.dir);
+        }
+        self.enter_dir(id, dir);
         NOTHING
+    }
+
+    /// Another file system may have been mounted on a directory that was there.
+    fn note_file_system(&mut self, dir: &Dir) {
+        if let Ok(attr) = dir.own_attr() {
+            self.file_systems.entry(attr.device).or_insert_with(|| dir.clone());
+        }
     }
 
     fn enter_dir(&mut self, id: u64, dir: Arc<TargetDir>) {
@@ -276,7 +293,7 @@ impl Planner {
         } else {
             self.plan_large(target, file, data)
         };
-        if !target.expect(id, incoming, FILES_WANTED_MAX) {
+        if !target.expect(id, incoming) {
             return Err("not copied: the sender has offered too many files at a time".to_owned());
         }
         Ok((if part.is_some() { Want::Part } else { Want::All }, part))
@@ -447,12 +464,15 @@ impl Planner {
         for dir in std::mem::take(&mut self.dirs).into_values() {
             dir.settle_one(&self.settings);
         }
-        if self.settings.sync != Sync::Never
-            && let Err(error) = self.base.sync_file_system()
-        {
-            self.settings
-                .problems
-                .tell(self.base.path(), cannot("write to the disk what was copied to", &error));
+        if self.settings.sync == Sync::Never {
+            return;
+        }
+        self.note_file_system(&self.base.clone());
+        for dir in self.file_systems.values() {
+            if let Err(error) = dir.sync_file_system() {
+                let reason = cannot("write to the disk what was copied to", &error);
+                self.settings.problems.tell(dir.path(), reason);
+            }
         }
     }
 }
