@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use longhaul_report::{LeftOut, Report, Scenario, table};
@@ -16,6 +16,7 @@ use longhaul_report::{LeftOut, Report, Scenario, table};
 use crate::course::{self, Course, Heat};
 use crate::data::{Data, LinuxSource, memory};
 use crate::link::{Between, LinkShape, STANDARD_LINKS};
+use crate::places::Places;
 use crate::tool::{Tool, how_to_install, missing, packages};
 use crate::{environment, show};
 
@@ -61,15 +62,8 @@ pub(crate) struct CopyBench {
     /// Have longhaul write traces, and plot them; the same command is measured in every round
     #[arg(long)]
     trace: bool,
-    /// Where results go [default: benches/results/copy-DATE]
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Where data is made and copied to; on the disk to measure [default: target/bench]
-    #[arg(long, value_name = "DIR")]
-    scratch: Option<PathBuf>,
-    /// The program to measure [default: target/release/longhaul]
-    #[arg(long, value_name = "FILE")]
-    longhaul: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
 }
 
 /// What is copied.
@@ -81,16 +75,15 @@ enum Kind {
 
 impl CopyBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let longhaul = crate::longhaul_program(self.longhaul.clone())?;
+        let longhaul = self.places.longhaul()?;
         let tools = if self.tools.is_empty() { Tool::ALL.to_vec() } else { self.tools.clone() };
         let missing = missing(&packages(&tools));
         if !missing.is_empty() {
             bail!("{}, or choose tools with --tool", how_to_install(&missing));
         }
         let environment = environment::environment(&longhaul, &packages(&tools));
-        let out = self.out.clone().unwrap_or_else(|| environment::results_directory("copy", &environment));
-        std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-        let scratch = self.scratch.clone().unwrap_or_else(|| crate::target_directory().join("bench"));
+        let out = self.places.out("copy", &environment)?;
+        let scratch = self.places.scratch();
         let series = Series {
             rounds: self.rounds.unwrap_or(if self.quick { 1 } else { 3 }),
             limit: self.limit.map_or(Duration::from_secs(if self.quick { 15 } else { 60 }), Into::into),

@@ -17,6 +17,7 @@ mod environment;
 mod limited;
 mod link;
 mod pair;
+mod places;
 mod server;
 mod show;
 mod stream;

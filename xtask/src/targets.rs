@@ -17,6 +17,7 @@ use crate::bench::in_turn;
 use crate::course::{self, Course, Heat};
 use crate::data::{Data, LinuxSource, memory};
 use crate::link::{Between, LinkShape, checked};
+use crate::places::Places;
 use crate::server::remove;
 use crate::stream::{self, Stream};
 use crate::tool::{Tool, how_to_install, missing};
@@ -50,15 +51,8 @@ pub(crate) struct TargetsBench {
     /// Longest time of a copy; one that is cut off holds no target
     #[arg(long, value_name = "TIME", default_value = "5m")]
     limit: humantime::Duration,
-    /// Where results go [default: benches/results/targets-DATE]
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Where data is made and copied to; on the disk to measure [default: target/bench]
-    #[arg(long, value_name = "DIR")]
-    scratch: Option<PathBuf>,
-    /// The program to measure [default: target/release/longhaul]
-    #[arg(long, value_name = "FILE")]
-    longhaul: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
 }
 
 /// A case.
@@ -136,7 +130,7 @@ const TRACE_BYTES_MAX: u64 = 1 << 20;
 
 impl TargetsBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let longhaul = crate::longhaul_program(self.longhaul.clone())?;
+        let longhaul = self.places.longhaul()?;
         let cases = if self.cases.is_empty() { Name::value_variants().to_vec() } else { self.cases.clone() };
         let packages = if cases.contains(&Name::Veth) { stream::PACKAGES.to_vec() } else { Vec::new() };
         let missing = missing(&packages);
@@ -147,9 +141,8 @@ impl TargetsBench {
             bail!("the case veth needs root; choose others with --case");
         }
         let environment = environment::environment(&longhaul, &packages);
-        let out = self.out.clone().unwrap_or_else(|| environment::results_directory("targets", &environment));
-        std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-        let scratch = self.scratch.clone().unwrap_or_else(|| crate::target_directory().join("bench"));
+        let out = self.places.out("targets", &environment)?;
+        let scratch = self.places.scratch();
         let title =
             if self.quick { "Targets, tried quickly: too little data to judge by" } else { "Targets" };
         let series = Series {

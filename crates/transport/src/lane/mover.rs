@@ -784,4 +784,4 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -7,8 +7,8 @@ use super::*;
 use crate::lane::record::{HEADER_BYTES, PLAINTEXT_MAX, TRAILER_BYTES};
 use crate::scheduler::Extent;
 
-/// Takes everything.
-struct Everything;
+/// Takes everything, and sends whatever is in its way.
+pub(crate) struct Everything;
 
 impl Pieces for Everything {
     fn fill(&self, _object: u64, _offset: u64, _into: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {

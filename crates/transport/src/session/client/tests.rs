@@ -8,26 +8,13 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::identity::KnownHosts;
+use crate::lane::mover::tests::Everything;
 use crate::session::{Door, Refused, Server, ServerOptions};
 use crate::tls::server_config;
-use crate::{Extent, Pieces, Stored, Withdrawn};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-struct Nothing;
-
-impl Pieces for Nothing {
-    fn fill(&self, _object: u64, _offset: u64, _into: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
-        Ok(())
-    }
-    fn delivered(&self, _extent: Extent) {}
-    fn declined(&self, _extent: Extent) {}
-    fn store(&self, _object: u64, _offset: u64, _data: &[u8], _checksum: u64) -> Stored {
-        Stored::Kept
-    }
-}
-
-impl Handler for Nothing {
+impl Handler for Everything {
     fn request(
         self: Arc<Self>,
         _session: Session,
@@ -41,7 +28,7 @@ struct Everybody;
 
 impl Door for Everybody {
     fn admit(&self, _key: PublicKey, _from: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
-        Ok(Arc::new(Nothing))
+        Ok(Arc::new(Everything))
     }
 }
 
@@ -144,7 +131,7 @@ async fn a_session_whose_lanes_are_all_refused_ends() {
     let (address, _seen) = front(watched).await;
     let mut options = options(address, HostTrust::Pinned(identity.public()));
     options.lanes.laneless_max = 2 * LIMIT; // not for this reason
-    let session = connect(options, Arc::new(Nothing)).await.unwrap();
+    let session = connect(options, Arc::new(Everything)).await.unwrap();
     let SessionEnd::NoLanes(reason) = end_of(&session).await else { panic!() };
     assert!(reason.contains("the server does not take it"), "{reason}");
 }
@@ -157,7 +144,7 @@ async fn a_session_that_gets_no_more_lanes_ends_although_it_had_some() {
     let (fate, watched) = watch::channel(open);
     let (address, _seen) = front(watched).await;
     let options = options(address, HostTrust::Pinned(identity.public()));
-    let session = connect(options, Arc::new(Nothing)).await.unwrap();
+    let session = connect(options, Arc::new(Everything)).await.unwrap();
     // As long as there are lanes, it goes on.
     assert!(tokio::time::timeout(Duration::from_secs(3), session.ended()).await.is_err());
     fate.send_modify(|fate| fate.lanes = None);
@@ -184,7 +171,7 @@ async fn lanes_of_another_server_are_not_told_the_session() {
             }
         }
     };
-    let (session, bytes) = tokio::join!(connect(options, Arc::new(Nothing)), lanes_first);
+    let (session, bytes) = tokio::join!(connect(options, Arc::new(Everything)), lanes_first);
     assert!(bytes.is_empty(), "a hello names the session");
     assert!(matches!(end_of(&session.unwrap()).await, SessionEnd::NoLanes(_)));
 }
@@ -199,7 +186,7 @@ async fn a_session_that_is_not_taken_up_again_says_why() {
         let (fate, watched) = watch::channel(fate);
         let (address, _seen) = front(watched).await;
         let options = options(address, HostTrust::Pinned(identity.public()));
-        let session = connect(options, Arc::new(Nothing)).await.unwrap();
+        let session = connect(options, Arc::new(Everything)).await.unwrap();
         fate.send_modify(|fate| fate.control = Some(next));
         let end = end_of(&session).await;
         assert!(end.to_string().contains(expected), "{end}");
