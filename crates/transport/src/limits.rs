@@ -55,8 +55,8 @@ pub const RTO_MAX: Duration = Duration::from_secs(2);
 /// Lanes of one session.
 pub const LANES_MAX: usize = 256;
 
-/// Threads that move a session's bytes, two for each core: while one waits for a disk the other has the CPU (at 10 Gbit/s
-/// to a disk on two cores, four move 6 % more than two). Eight keep more than 40 Gbit/s going.
+/// Threads that move a session's bytes, two for each core: while one waits for a disk the other has the CPU. Eight
+/// keep four cores busy, and cost at most 8 MiB.
 pub const MOVERS_MAX: usize = 8;
 
 /// Bytes moved for one lane before the next one gets its turn.
@@ -89,7 +89,8 @@ pub const REPLIES_KEPT_MAX: usize = 2 * CONTROL_STREAMS_MAX as usize;
 /// A control link that was silent for so long is broken.
 pub const LINK_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An idle control link says so often that it is there: NATs forget UDP after 30 s.
+/// An idle control link says so often that it is there: NATs may forget UDP after 30 s (RFC 4787
+/// asks for 2 minutes, many keep less).
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// A connection attempt: three lost SYNs (1 + 2 + 4 s) and a long path.

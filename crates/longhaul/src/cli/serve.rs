@@ -37,7 +37,7 @@ authorized_keys has a line for each key, as OpenSSH's, with options of its own b
   ssh-ed25519 AAAA... alice@example
   user=\"alice\",export=\"data\" ssh-ed25519 AAAA... alice@example
   export=\"pub\",ro ssh-ed25519 AAAA... guest
-It is read anew when it changes.")]
+It is read anew when it changes; sessions under way go on.")]
 pub(crate) struct Serve {
     /// A directory to serve, under a name; `:ro` for reading only. Clients reach it as longhaul://HOST/NAME/...
     #[arg(long = "export", value_name = "NAME=DIR[:ro]")]

@@ -59,7 +59,7 @@ pub enum SessionEnd {
     #[error("the peer was out of reach for {0:?}")]
     OutOfReach(Duration),
     /// The server was restarted or has given the session up.
-    #[error("the server does not know the session any more: it was restarted, or has failed")]
+    #[error("the server does not know the session any more: it was restarted")]
     Forgotten,
     /// The connection broke, and another one was refused.
     #[error("the connection broke, and cannot be made again: {0}")]

@@ -1,6 +1,5 @@
 //! A client whose server is behind somebody who lets pass what he likes.
 
-use std::io::IoSliceMut;
 use std::pin::Pin;
 
 use tokio::io::AsyncReadExt;
