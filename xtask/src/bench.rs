@@ -95,7 +95,7 @@ impl CopyBench {
         let report = Report::new("Copies over long links", environment);
         let made = self.scenarios(&series, &scratch, report);
         crate::server::remove(&memory("bench"))?;
-        crate::server::remove(&series.course.destination())?;
+        series.course.tidy()?;
         let report = made?;
         show::print_out(&table::report(&report))?;
         eprintln!("results are in {}", series.out.display());

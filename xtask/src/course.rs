@@ -61,6 +61,12 @@ struct Made {
     far: Option<Usage>,
 }
 
+/// Copies of more files are not removed between runs.
+const FILES_REMOVED_MAX: u64 = 1000;
+
+/// Room on the disk below which they are: two of the largest files, and then some.
+const ROOM_BYTES: u64 = 24 << 30;
+
 impl Course {
     /// Makes keys and settings below `scratch`, which is nobody else's until this is dropped.
     pub(crate) fn prepare(longhaul: &Path, scratch: &Path) -> anyhow::Result<Self> {
@@ -112,6 +118,9 @@ impl Course {
             near: made.ended.usage.filter(|_| heat.tool == Tool::Longhaul),
             far: made.far,
         };
+        if whole.files > FILES_REMOVED_MAX && self.has_room()? {
+            self.set_aside(heat)?;
+        }
         self.clear()?;
         Ok(run)
     }
@@ -122,6 +131,33 @@ impl Course {
         fs::create_dir(self.destination())?;
         rustix::fs::sync();
         Ok(())
+    }
+
+    /// Keeps a copy until the end: ext4 does not give the number of a file that was removed in the last minutes to a new
+    /// one, and looks past each of them, so that the next run would pay for the removal of many.
+    fn set_aside(&self, heat: &Heat<'_>) -> anyhow::Result<()> {
+        fs::create_dir_all(self.aside())?;
+        let name = format!("{}-{}-{}", heat.tool.name(), heat.round, heat.order);
+        let mut to = self.aside().join(name);
+        while to.exists() {
+            to.as_mut_os_string().push("+");
+        }
+        Ok(fs::rename(self.destination(), to)?)
+    }
+
+    fn aside(&self) -> PathBuf {
+        self.scratch.join("aside")
+    }
+
+    fn has_room(&self) -> anyhow::Result<bool> {
+        let disk = rustix::fs::statvfs(&self.scratch)?;
+        Ok(disk.f_bavail * disk.f_frsize > ROOM_BYTES)
+    }
+
+    /// Removes all copies.
+    pub(crate) fn tidy(&self) -> anyhow::Result<()> {
+        remove(&self.destination())?;
+        remove(&self.aside())
     }
 
     fn make(&self, heat: &Heat<'_>) -> anyhow::Result<Made> {

@@ -59,7 +59,7 @@ impl Demo {
             data.warm()?;
             report.scenarios.push(self.scenario(&course, &tools, data, &scratch)?);
         }
-        crate::server::remove(&course.destination())?;
+        course.tidy()?;
         show::write(&scratch.join("results.json"), &report.to_json()?)?;
         eprintln!();
         for scenario in &report.scenarios {

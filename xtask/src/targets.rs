@@ -155,7 +155,7 @@ impl TargetsBench {
         };
         let made = self.cases(&series, &cases, Targets::new(title, environment));
         remove(series.memory.scratch())?;
-        remove(&series.disk.destination())?;
+        series.disk.tidy()?;
         let targets = made?;
         show::print_out(&targets.markdown())?;
         eprintln!("results are in {}", series.out.display());
