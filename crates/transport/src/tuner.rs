@@ -100,8 +100,9 @@ const SETTLE_SMOOTHING: Duration = Duration::from_secs(1);
 /// The rate that the first lanes shall be able to reach together: enough that most paths never need more.
 const FIRST_RATE_BYTES_PER_S: f64 = 900e6;
 
-/// Each lane begins with ten packets: so many lanes reach a gigabit at 300 ms five round trips sooner than one.
-const FIRST_LANES_MAX: usize = 32;
+/// Each lane begins with ten packets: so many lanes reach a gigabit at 300 ms six round trips sooner than one. As many
+/// as connect at a time.
+const FIRST_LANES_MAX: usize = 64;
 
 /// So many lanes are too few to overshoot together.
 const FEW_LANES: usize = 16;

@@ -9,6 +9,7 @@ pub(crate) mod tcp;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -134,6 +135,26 @@ impl Link {
         }
     }
 
+    /// Ends the link because its session is over.
+    fn leave(&self) {
+        match self {
+            Self::Quic(link) => link.leave(),
+            Self::Tcp(link) => link.close(),
+        }
+    }
+
+    /// Whether its end tells the peer that the session is over, too; else that has to be said before.
+    pub(crate) fn tells_leaving(&self) -> bool {
+        matches!(self, Self::Quic(_))
+    }
+
+    fn peer_has_left(&self) -> bool {
+        match self {
+            Self::Quic(link) => link.peer_has_left(),
+            Self::Tcp(_) => false,
+        }
+    }
+
     /// Waits until the peer has been sent word that the link is closed. TCP tells it even when the process ends.
     pub(crate) async fn until_told(&self) {
         match self {
@@ -253,6 +274,8 @@ pub(crate) struct Control {
     carried_bytes: Semaphore,
     link: watch::Sender<Current>,
     heard: Mutex<Option<Instant>>,
+    /// The peer has closed a link with the word that no other will follow.
+    peer_has_left: AtomicBool,
 }
 
 /// The link in use.
@@ -289,6 +312,7 @@ impl Control {
             carried_bytes: Semaphore::new(REQUEST_BYTES_CARRIED_MAX),
             link: watch::channel(Current::None).0,
             heard: Mutex::default(),
+            peer_has_left: AtomicBool::new(false),
         }
     }
 
@@ -349,6 +373,9 @@ impl Control {
     /// `link` is broken; unless it has been replaced already, there is none now. Those who wait for a reply over it
     /// go on to the next one.
     pub(crate) fn lost(&self, link: &Arc<Link>) {
+        if link.peer_has_left() {
+            self.peer_has_left.store(true, Ordering::SeqCst);
+        }
         link.close();
         self.link.send_if_modified(|current| {
             let same = matches!(current, Current::Up(up) if Arc::ptr_eq(up, link));
@@ -359,11 +386,16 @@ impl Control {
         });
     }
 
+    /// Whether the peer has said, as it closed a link, that its session is over.
+    pub(crate) fn peer_has_left(&self) -> bool {
+        self.peer_has_left.load(Ordering::SeqCst)
+    }
+
     /// No link will follow: waiting requests fail.
     pub(crate) fn end(&self) {
         self.link.send_modify(|current| {
             if let Current::Up(link) = current {
-                link.close();
+                link.leave();
             }
             *current = Current::Ended;
         });

@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{
-    Connection, Endpoint, EndpointConfig, IdleTimeout, RecvStream, SendStream, TransportConfig, VarInt,
+    Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout, RecvStream, SendStream,
+    TransportConfig, VarInt,
 };
 
 use super::{Arriving, ControlGone, ENVELOPE_BYTES, Envelope};
@@ -155,6 +156,9 @@ pub(crate) struct QuicLink {
     sent_at_close: OnceLock<u64>,
 }
 
+/// The code of a connection whose session is over; 0: another connection may follow.
+const LEFT: u32 = 1;
+
 impl QuicLink {
     pub(crate) fn new(connection: Connection) -> Self {
         Self { connection, sent_at_close: OnceLock::new() }
@@ -180,6 +184,18 @@ impl QuicLink {
     pub(super) fn close(&self) {
         self.connection.close(0u32.into(), b"done");
         self.sent_at_close.get_or_init(|| self.sent());
+    }
+
+    /// Closes the link and tells the peer, in the same packet, that no other will follow.
+    pub(super) fn leave(&self) {
+        self.connection.close(LEFT.into(), b"bye");
+        self.sent_at_close.get_or_init(|| self.sent());
+    }
+
+    /// Whether the peer has closed it so.
+    pub(super) fn peer_has_left(&self) -> bool {
+        let reason = self.connection.close_reason();
+        matches!(reason, Some(ConnectionError::ApplicationClosed(close)) if close.error_code == LEFT.into())
     }
 
     /// Waits until the peer has been sent word that the link was closed here.

@@ -263,9 +263,12 @@ const LAST_PACKET_LIMIT: Duration = Duration::from_millis(200);
 impl Shared {
     /// Makes the session end after the other end has been told.
     async fn leave(&self, reason: SessionEnd) {
-        let bye = self.control.request(Body::Session(Ask::Bye(true)).encode());
-        let _ = tokio::time::timeout(GOODBYE_LIMIT, bye).await; // out of reach: it will find out by itself
         let link = self.control.current();
+        // Where one packet says it all, nobody waits for an answer; if it is lost, the peer finds out by itself.
+        if !link.as_ref().is_some_and(|link| link.tells_leaving()) {
+            let bye = self.control.request(Body::Session(Ask::Bye(true)).encode());
+            let _ = tokio::time::timeout(GOODBYE_LIMIT, bye).await; // out of reach, as above
+        }
         self.end(reason);
         // The process may end next; the other end would then wait for the rest of the link's idle time.
         if let Some(link) = link {
@@ -280,7 +283,7 @@ impl Shared {
     }
 
     fn peer_leaves(&self) -> bool {
-        *self.peer_leaves.borrow()
+        *self.peer_leaves.borrow() || self.control.peer_has_left()
     }
 
     /// Makes the session end, once.
