@@ -7,7 +7,8 @@ PACKAGES_TEST  = iproute2 iptables iputils-ping openssh-client openssh-server at
 PACKAGES_DEMO  = iproute2 iptables openssh-client openssh-server rsync xz-utils
 PACKAGES_BENCH = $(PACKAGES_DEMO) rclone aria2 nginx-light xrootd-server xrootd-client iperf3 openssl
 
-SKIPS = $(CURDIR)/target/skipped-tests.txt
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+SKIPS  = $(abspath $(TARGET))/skipped-tests.txt
 
 .PHONY: demo test fast bench install
 
@@ -15,11 +16,11 @@ SKIPS = $(CURDIR)/target/skipped-tests.txt
 demo:
 	@scripts/prepare $(PACKAGES_BUILD) $(PACKAGES_DEMO)
 	cargo build --release --locked --package longhaul --package xtask
-	target/release/xtask demo $(if $(DATA),--data "$(DATA)")
+	$(TARGET)/release/xtask demo $(if $(DATA),--data "$(DATA)")
 
 test:
 	@scripts/prepare $(PACKAGES_BUILD) $(PACKAGES_TEST)
-	@mkdir -p target && rm -f $(SKIPS)
+	@mkdir -p $(TARGET) && rm -f $(SKIPS)
 	LONGHAUL_SKIPS=$(SKIPS) cargo test --workspace --locked
 	@if [ -s $(SKIPS) ]; then echo "skipped:"; cat $(SKIPS); else echo "skipped: nothing"; fi
 
@@ -31,7 +32,7 @@ fast:
 bench:
 	@scripts/prepare $(PACKAGES_BUILD) $(PACKAGES_BENCH)
 	cargo build --release --locked --package longhaul --package xtask
-	target/release/xtask bench targets; held=$$?; target/release/xtask bench copy && exit $$held
+	$(TARGET)/release/xtask bench targets; held=$$?; $(TARGET)/release/xtask bench copy && exit $$held
 
 install:
 	cargo install --locked --path crates/longhaul
