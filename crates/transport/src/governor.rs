@@ -276,10 +276,10 @@ impl Governor {
             State::Search | State::Compete { .. } => None,
             State::Drain { .. } => Some(DRAIN_GAIN),
             State::Cruise { .. } => Some(CRUISE_GAIN),
-            State::Probe { since, .. } if now - since < nanos(round) => Some(PROBE_GAIN),
+            State::Probe { since, gain, .. } if now - since < nanos(round) => Some(gain),
             // Gives back what the probe may have queued.
-            State::Probe { since, .. } if now - since < nanos(round * 2) => {
-                Some(2.0 * CRUISE_GAIN - PROBE_GAIN)
+            State::Probe { since, gain, .. } if now - since < nanos(round * 2) => {
+                Some(2.0 * CRUISE_GAIN - gain)
             }
             State::Probe { .. } => Some(CRUISE_GAIN),
         }
