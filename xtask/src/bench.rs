@@ -216,7 +216,7 @@ impl Series {
 
     /// Writes all results so far.
     fn keep(&self, report: &Report) -> anyhow::Result<()> {
-        show::write(&self.out.join("results.json"), &report.to_json()?)?;
+        show::record(&self.out.join("results.json"), &report.to_json()?)?;
         show::write(&self.out.join("results.md"), &table::report(report))?;
         show::draw_bars(report, &self.out)
     }

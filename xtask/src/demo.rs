@@ -60,7 +60,7 @@ impl Demo {
             report.scenarios.push(self.scenario(&course, &tools, data, &scratch)?);
         }
         course.tidy()?;
-        show::write(&scratch.join("results.json"), &report.to_json()?)?;
+        show::record(&scratch.join("results.json"), &report.to_json()?)?;
         eprintln!();
         for scenario in &report.scenarios {
             let text = table::scenario(scenario);

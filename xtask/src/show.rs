@@ -87,10 +87,31 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// Writes a record, which others shall read on other machines: files of this source tree are named from its top.
+pub(crate) fn record(path: &Path, json: &str) -> anyhow::Result<()> {
+    write(path, &named_from_top(json, &crate::workspace()))
+}
+
+fn named_from_top(json: &str, top: &Path) -> String {
+    json.replace(&format!("{}/", top.display()), "")
+}
+
 /// Writes a file whole or not at all.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let part = path.with_extension("part");
     fs::write(&part, text)
         .and_then(|()| fs::rename(&part, path))
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_names_files_from_the_top_of_the_tree() {
+        let json = r#"["/home/me/longhaul/target/release/longhaul", "/home/me/longhaul-data/x"]"#;
+        let named = named_from_top(json, Path::new("/home/me/longhaul"));
+        assert_eq!(named, r#"["target/release/longhaul", "/home/me/longhaul-data/x"]"#);
+    }
 }

@@ -170,7 +170,7 @@ impl TargetsBench {
         for name in names {
             let plan = self.plan(*name, series)?;
             targets.cases.push(series.case(name.as_written(), &plan, &mut order)?);
-            show::write(&series.out.join("results.json"), &targets.to_json()?)?;
+            show::record(&series.out.join("results.json"), &targets.to_json()?)?;
             show::write(&series.out.join("results.md"), &targets.markdown())?;
             for transfer in plan.transfers.iter().filter(|t| t.data.is_below(&memory("targets"))) {
                 remove(transfer.data.source())?;

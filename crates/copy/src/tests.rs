@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -174,7 +175,11 @@ async fn a_server_cannot_start_a_copy_at_its_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_whose_session_ends_early_has_failed() {
     let temp = tempfile::tempdir().unwrap();
-    let to = scripted_server(|session, ask| {
+    let (copy, _told) =
+        Copy::prepare(pull("x", temp.path()), CopyOptions::default(), Vec::new()).unwrap();
+    let progress = copy.progress();
+    let to = scripted_server(move |session, ask| {
+        let progress = Arc::clone(&progress);
         Box::pin(async move {
             if matches!(ask, Ask::Start(_)) {
                 tokio::spawn(async move {
@@ -185,14 +190,18 @@ async fn a_pull_whose_session_ends_early_has_failed() {
                     tokio::spawn(async move {
                         end.request(Ask::End(End { offers: 1, ..End::default() }).into_bytes()).await
                     });
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    while !progress.all_found.load(Ordering::Relaxed) {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
                     session.close().await;
                 });
             }
             encoded(Started::default())
         })
     });
-    let (result, _) = copy(to, pull("x", temp.path()), CopyOptions::default()).await;
+    let session = connect(to, copy.handler()).await.unwrap();
+    let limit = Duration::from_secs(60);
+    let result = tokio::time::timeout(limit, copy.run(&session)).await.expect("it ends");
     assert!(matches!(result, Err(CopyError::Session(_))), "{result:?}");
 }
 

@@ -19,12 +19,12 @@ pub const CARRY_WHOLE_MAX: Duration = Duration::from_millis(1);
 /// Flows remembered per direction. A table row is ~64 bytes, so 4 MiB; more flows than this share rows.
 pub const FLOWS_MAX: usize = 65_536;
 
-/// Packets of a TUN device's own queue. The driver empties it every few microseconds, but a stall of 10 ms at
-/// 10 Gbit/s of 1500-byte packets is 8,000 packets; the default of 500 drops bursts silently.
+/// Packets of a TUN device's own queue: a driver that stalls for 30 ms finds it full of 1500-byte packets at 10 Gbit/s.
+/// The default of 500 drops bursts silently.
 pub const TUN_QUEUE_PACKETS: u32 = 30_000;
 
-/// Packets taken from one device before the other one, and what is due, get their turn: at ~1 us a packet, 64
-/// keep the delivery error of a busy link below 0.1 ms.
+/// Packets taken from one device before the other one, and what is due, get their turn: long enough to make up for the
+/// clock that is read between, short enough that what is due waits for no more than a few full GSO packets.
 pub const READ_BATCH: usize = 64;
 
 /// Rate assumed for sizing packet memory where the link has none: above what TUN carries on today's machines.
@@ -37,7 +37,7 @@ pub const MEMORY_SLACK_BYTES: u64 = 64 << 20;
 /// Touched before the first packet at the most; beyond it memory is touched as it is first used.
 pub const MEMORY_TOUCHED_BYTES_MAX: u64 = 1 << 30;
 
-/// A message on the control socket: one JSON line. Ours are below 8 KiB.
+/// A message on the control socket: one JSON line. A link's description and statistics are a few KiB.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// How long a client of the control socket may take to ask, or to take the answer: it is on this machine.
@@ -46,12 +46,12 @@ pub const CONTROL_PATIENCE: Duration = Duration::from_secs(2);
 /// What the kernel shows of a packet it holds: IPv6 and TCP headers with all options are 100 bytes.
 pub const HELD_HEAD_BYTES: usize = 128;
 
-/// Packets the kernel may hold for us in one direction: 10 Gbit/s x 200 ms are 4,000 of 64 KiB, but a direction that
-/// carries acknowledgements alone sees 100,000 small ones a second, and a second of them is kept.
+/// Packets the kernel may hold for us in one direction: 10 Gbit/s x 200 ms are 4,000 of 64 KiB, but may be 170,000 of
+/// 1500 bytes, or their acknowledgements the other way.
 pub const HELD_PACKETS_MAX: u32 = 200_000;
 
-/// Announcements of held packets that wait for the driver, ~1 KiB each with the kernel's own overhead: a stall of 50 ms
-/// at 100,000 packets a second is 5,000.
+/// Announcements of held packets that wait for the driver: with a KiB for each, a stall of 20 ms at 10 Gbit/s of
+/// 1500-byte packets.
 pub const NFQUEUE_SOCKET_BYTES: usize = 16 << 20;
 
 /// From this rate on the copies of a TUN device cost more of the machine than a link's user can spare.

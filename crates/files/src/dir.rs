@@ -222,6 +222,12 @@ impl Dir {
         path
     }
 
+    /// For messages: the path of what is called `name` in it.
+    #[must_use]
+    pub fn path_of(&self, name: &Name) -> PathBuf {
+        self.path().join(name.as_os_str())
+    }
+
     /// How many directories it is below the top of its tree. Nothing here refuses what is deeper than
     /// [`DEPTH_MAX`](crate::limits::DEPTH_MAX); who goes down a tree should.
     #[must_use]

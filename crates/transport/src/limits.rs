@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A `known_hosts` or `authorized_keys` file: 10,000 keys of 100 bytes.
 pub const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Most bytes a handshake may take: ours are below 4 KiB.
+/// Most bytes a handshake may take: TLS 1.3 with one key and no chain of certificates needs a few KiB of them.
 pub const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
 
 /// Payload of a lane's frame: what one step reads, seals, opens and writes. It and its sealed form fit a core's

@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::limits::LANES_AT_ONCE_MAX;
 use crate::scheduler::{LaneId, Nanos};
 
 /// What the kernel says of one lane, at one time.
@@ -102,7 +103,7 @@ const FIRST_RATE_BYTES_PER_S: f64 = 900e6;
 
 /// Each lane begins with ten packets: so many lanes reach a gigabit at 300 ms six round trips sooner than one. As many
 /// as connect at a time.
-const FIRST_LANES_MAX: usize = 64;
+const FIRST_LANES_MAX: usize = LANES_AT_ONCE_MAX;
 
 /// So many lanes are too few to overshoot together.
 const FEW_LANES: usize = 16;

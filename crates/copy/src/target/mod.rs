@@ -637,13 +637,13 @@ impl Target {
 
 impl SmallFile {
     fn path(&self) -> PathBuf {
-        self.dir.dir.path().join(self.name.as_os_str())
+        self.dir.dir.path_of(&self.name)
     }
 }
 
 impl LargeFile {
     fn path(&self) -> PathBuf {
-        self.dir.dir.path().join(self.name.as_os_str())
+        self.dir.dir.path_of(&self.name)
     }
 }
 

@@ -234,7 +234,7 @@ impl Planner {
         let kept = match () {
             () if options.dry_run => Kept::Nothing,
             () if made || options.preserve => Kept::All(meta),
-            () => Kept::Time(meta),
+            () => Kept::Time(meta.modified),
         };
         let dir = TargetDir::below(parent, name, kept);
         if !made {
@@ -364,9 +364,7 @@ impl Planner {
             Ok(())
         };
         if let Err(error) = set() {
-            settings
-                .problems
-                .tell(dir.path().join(name.as_os_str()), cannot("set the attributes of", &error));
+            settings.problems.tell(dir.path_of(name), cannot("set the attributes of", &error));
         }
     }
 
@@ -438,9 +436,7 @@ impl Planner {
                 Ok(kept)
             });
             if let Err(error) = placed.map_err(|error| cannot("make", &error))? {
-                self.settings
-                    .problems
-                    .tell(dir.path().join(name.as_os_str()), cannot("set the attributes of", &error));
+                self.settings.problems.tell(dir.path_of(name), cannot("set the attributes of", &error));
             }
         }
         target.note_placed();
@@ -456,7 +452,7 @@ impl Planner {
             match make_hard_link(target, &to, &link) {
                 Ok(()) => target.note_placed(),
                 Err(reason) => {
-                    self.settings.problems.tell(link.dir.dir.path().join(link.name.as_os_str()), reason);
+                    self.settings.problems.tell(link.dir.dir.path_of(&link.name), reason);
                 }
             }
             link.dir.settle_one(&self.settings);

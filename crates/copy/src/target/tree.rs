@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use longhaul_files::attr::{set_mode, set_modified, set_owner, set_xattr};
-use longhaul_files::{Dir, Name};
+use longhaul_files::{Dir, Name, Time};
 
 use crate::message::Meta;
 use crate::options::{CopyOptions, Existing, Sync};
@@ -101,7 +101,7 @@ pub(super) struct TargetDir {
 pub(super) enum Kept {
     Nothing,
     /// One that was there already: only its time, and only where one may.
-    Time(Meta),
+    Time(Time),
     All(Meta),
 }
 
@@ -141,15 +141,17 @@ impl TargetDir {
     }
 
     fn keep(&self, settings: &Settings) {
-        let (Kept::All(meta) | Kept::Time(meta)) = &self.kept else { return };
-        match (self.dir.fd(), &self.kept) {
-            (Ok(fd), Kept::All(_)) => settings.keep(&*fd, meta, || self.dir.path()),
-            (Ok(fd), _) => drop(set_modified(&*fd, meta.modified)), // somebody else's directory keeps its own
-            (Err(error), Kept::All(_)) => {
-                let reason = format!("copied, but its permissions cannot be set: {}", words(&error));
-                settings.problems.tell(self.dir.path(), reason);
-            }
-            (Err(_), _) => {}
+        match &self.kept {
+            Kept::Nothing => {}
+            // Somebody else's directory keeps its own.
+            Kept::Time(modified) => drop(self.dir.fd().and_then(|fd| set_modified(&*fd, *modified))),
+            Kept::All(meta) => match self.dir.fd() {
+                Ok(fd) => settings.keep(&*fd, meta, || self.dir.path()),
+                Err(error) => {
+                    let reason = format!("copied, but its permissions cannot be set: {}", words(&error));
+                    settings.problems.tell(self.dir.path(), reason);
+                }
+            },
         }
     }
 }
