@@ -175,8 +175,7 @@ async fn a_server_cannot_start_a_copy_at_its_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_whose_session_ends_early_has_failed() {
     let temp = tempfile::tempdir().unwrap();
-    let (copy, _told) =
-        Copy::prepare(pull("x", temp.path()), CopyOptions::default(), Vec::new()).unwrap();
+    let (copy, _told) = Copy::prepare(pull("x", temp.path()), CopyOptions::default(), Vec::new()).unwrap();
     let progress = copy.progress();
     let to = scripted_server(move |session, ask| {
         let progress = Arc::clone(&progress);

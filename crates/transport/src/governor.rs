@@ -22,8 +22,9 @@
 //! buffer or a CPU holds the lanes below the path's rate: it has no cycles of its own. The governor says which.
 //!
 //! B is a rate of delivered bytes. What lanes lose to random loss, or leave out in their own cycles, the cap makes up
-//! for: while it cruises it is raised until as much comes through as intended. The idea of pacing just under the slowest part is Hiraki's (UsadaFox, 2010); the states are BBR's (Cardwell et al.,
-//! "BBR: Congestion-Based Congestion Control", 2016), for a bundle of connections instead of one.
+//! for: while it cruises it is raised until as much comes through as intended. The idea of pacing just under the slowest
+//! part is Hiraki's (UsadaFox, 2010); the states are BBR's (Cardwell et al., "BBR: Congestion-Based Congestion Control",
+//! 2016), for a bundle of connections instead of one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,7 +38,8 @@ pub struct PathReading {
     pub delivered: u64,
     /// Bytes that had to be sent again so far.
     pub retransmitted: u64,
-    /// The middle lane's smoothed round-trip time.
+    /// The middle lane's smoothed round-trip time less its mean deviation: what is left of a few late packets, after a
+    /// host has stalled, deviates by about as much as it is more, while all packets wait in a queue that stands.
     pub rtt: Duration,
     /// The least round-trip time any lane has seen.
     pub min_rtt: Duration,
@@ -46,10 +48,11 @@ pub struct PathReading {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Search,
+    /// `sure`: the rate has stood the test of a probe.
     Drain {
         since: Nanos,
+        sure: bool,
     },
-    /// `sure`: the rate has stood the test of a probe.
     Cruise {
         since: Nanos,
         sure: bool,
@@ -210,37 +213,45 @@ impl Governor {
             State::Search => {
                 if standing && rate > 0.0 {
                     self.bandwidth = self.best_rate(now, round);
-                    return State::Drain { since: now };
+                    return State::Drain { since: now, sure: false };
                 }
             }
-            State::Drain { since } => {
+            State::Drain { since, sure } => {
                 // While a queue stands the bottleneck is busy: its true rate shows. What was delivered before the
                 // drain does not count for long: the path may have become narrower.
+                let before = self.bandwidth;
                 let best = self.best_rate(now, round);
                 self.bandwidth = if standing && best > 0.0 && lasts(since, round * BEST_OF_ROUNDS) {
                     best
                 } else {
                     self.bandwidth.max(rate)
                 };
+                let sure = sure && self.bandwidth >= before;
                 if !queue_remains(reading) && lasts(since, round) {
                     self.compete_for = COMPETE_MIN;
-                    return State::Cruise { since: now, sure: false };
+                    // A queue that stood takes longer: this may have been a host's hiccup.
+                    if !sure && !lasts(since, round * 3 / 2) {
+                        return State::Probe { since: now, best: 0.0, gain: FIRST_PROBE_GAIN };
+                    }
+                    return State::Cruise { since: now, sure };
                 }
                 // A queue of two round trips, drained at a quarter of the rate, and twice that for the smoothed RTT.
                 if lasts(since, reading.rtt * 12 + Duration::from_secs(1)) {
                     return State::Compete { since: now };
                 }
+                return State::Drain { since, sure };
             }
             State::Cruise { since, sure } => {
                 if standing {
                     // The path has become narrower, or the estimate was too high: what comes through is the truth.
                     let best = self.best_rate(now, round);
-                    if best > 0.0 && best < self.bandwidth * CRUISE_GAIN {
+                    let is_less = best > 0.0 && best < self.bandwidth * CRUISE_GAIN;
+                    if is_less {
                         self.bandwidth = best;
                     }
-                    return State::Drain { since: now };
+                    return State::Drain { since: now, sure: sure && !is_less };
                 }
-                // A host's hiccup may have looked like a queue: the first look comes soon, and is a good one.
+                // The first look comes soon, and is a good one: the rate was still growing when the queue was seen.
                 let (wait, gain) = match sure {
                     false => (round * 2, FIRST_PROBE_GAIN),
                     true => (CRUISE_MIN.max(round * CRUISE_RTTS), PROBE_GAIN),
@@ -355,6 +366,24 @@ impl Governor {
         let Some(&(at, first)) = earlier else { return 0.0 };
         (last.delivered - first.delivered) as f64 / Duration::from_nanos(now - at).as_secs_f64()
     }
+}
+
+/// What each lane may send, in bytes per second, so that all together send `cap`: what some cannot use, because their
+/// congestion windows only allow for the rates in `able`, the others may have. Twice its even share at the most: windows
+/// grow before the next look.
+#[must_use]
+pub fn share(cap: f64, mut able: Vec<f64>) -> f64 {
+    able.sort_unstable_by(f64::total_cmp);
+    let most = 2.0 * cap / able.len().max(1) as f64;
+    let mut left = cap;
+    for (i, rate) in able.iter().enumerate() {
+        let share = left / (able.len() - i) as f64;
+        if *rate >= share || share > most {
+            return share.min(most);
+        }
+        left -= rate;
+    }
+    most
 }
 
 /// Well above the minimum, and above what hosts themselves add.

@@ -14,6 +14,8 @@ struct Bottleneck {
     queue: f64,
     rate: f64,
     rtt_smoothed: f64,
+    rtt_deviation: f64,
+    sampled: f64,
     reading: PathReading,
     time: f64,
     dropped: f64,
@@ -31,6 +33,8 @@ impl Bottleneck {
             queue: 0.0,
             rate: 146e3 / rtt,
             rtt_smoothed: rtt,
+            rtt_deviation: rtt / 2.0,
+            sampled: 0.0,
             reading: PathReading::default(),
             time: 0.0,
             dropped: 0.0,
@@ -56,17 +60,49 @@ impl Bottleneck {
             self.queue -= lost;
             self.dropped += lost;
             let rtt_now = self.rtt + self.queue / free;
-            self.rtt_smoothed += (rtt_now - self.rtt_smoothed) * (dt / self.rtt).min(1.0) / 2.0;
+            self.acknowledge(through, rtt_now);
             self.reading.delivered += through as u64;
             self.queued_time += self.queue / free * dt;
             delivered += through;
         }
-        self.time += TICK;
-        self.reading.min_rtt = Duration::from_secs_f64(self.rtt);
-        self.reading.rtt = Duration::from_secs_f64(self.rtt_smoothed);
+        self.tick();
         delivered
     }
+
+    fn tick(&mut self) {
+        self.time += TICK;
+        self.reading.min_rtt = Duration::from_secs_f64(self.rtt);
+        self.reading.rtt = Duration::from_secs_f64((self.rtt_smoothed - self.rtt_deviation).max(0.0));
+    }
+
+    /// Each lane's kernel takes its samples, one for two packets, as Linux' `tcp_rtt_estimator` does.
+    fn acknowledge(&mut self, bytes: f64, rtt: f64) {
+        let samples = self.sampled + bytes / LANES / 2896.0;
+        self.sampled = samples.fract();
+        for _ in 0..samples.min(100.0) as usize {
+            let error = rtt - self.rtt_smoothed;
+            self.rtt_smoothed += error / 8.0;
+            let more = error.abs() - self.rtt_deviation;
+            self.rtt_deviation += more / if error < 0.0 && more > 0.0 { 32.0 } else { 4.0 };
+        }
+    }
+
+    /// The receiver, or what carries the packets, stands still for `ticks`, and then does all at once.
+    fn stall(&mut self, ticks: u32, mut tick: impl FnMut(&Self)) {
+        // What is under way arrives late, and nothing more is sent without acknowledgements.
+        let held = self.rate.min(self.capacity) * self.rtt.min(f64::from(ticks) * TICK);
+        for _ in 0..ticks {
+            self.tick();
+            tick(self);
+        }
+        self.reading.delivered += held as u64;
+        // They were sent in bursts: most are late by as much.
+        let late = self.rtt + f64::from(ticks) * TICK;
+        self.acknowledge(held, late);
+    }
 }
+
+const LANES: f64 = 64.0;
 
 /// Runs; says the share of the capacity used after the first 5 s and 20 RTT, and the mean queueing delay in RTTs.
 fn run(bottleneck: &mut Bottleneck, governor: &mut Governor, seconds: f64, others: f64) -> (f64, f64) {
@@ -95,6 +131,37 @@ fn a_gigabit_at_300_ms_is_used_without_a_queue() {
 }
 
 #[test]
+fn a_host_that_stalls_again_and_again_at_the_start_is_no_queue() {
+    let mut path = Bottleneck::new(10_000.0, 300.0, 1.0, 0.0);
+    let mut governor = Governor::default();
+    for _ in 0..8 {
+        for _ in 0..3 {
+            path.step(governor.cap(), 0.0);
+            governor.on_tick((path.time * 1e9) as u64, path.reading);
+        }
+        path.stall(3, |path| drop(governor.on_tick((path.time * 1e9) as u64, path.reading)));
+        assert_eq!(governor.state, State::Search, "at {} Mbit/s", path.rate * 8e-6);
+    }
+    assert!(path.rate > path.capacity / 20.0);
+}
+
+#[test]
+fn a_rate_that_was_probed_is_not_drained_again_and_again() {
+    for rtt_ms in [20.0, 100.0, 300.0] {
+        let mut path = Bottleneck::new(941.0, rtt_ms, 1.0, 0.0);
+        let mut governor = Governor::default();
+        run(&mut path, &mut governor, 20.0 * rtt_ms / 1e3 + 5.0, 0.0);
+        let (mut cap, mut draining) = (governor.cap(), 0);
+        for _ in 0..600 {
+            path.step(cap, 0.0);
+            cap = governor.on_tick((path.time * 1e9) as u64, path.reading);
+            draining += u32::from(matches!(governor.state, State::Drain { .. }));
+        }
+        assert!(draining < 30, "{draining} of 600 ticks, {rtt_ms} ms");
+    }
+}
+
+#[test]
 fn freed_and_lost_capacity_is_noticed() {
     let mut path = Bottleneck::new(1000.0, 100.0, 1.0, 0.0);
     let mut governor = Governor::default();
@@ -118,6 +185,25 @@ fn no_queue_no_cap() {
     for tick in 1..600u64 {
         reading.delivered += 50_000_000;
         assert_eq!(governor.on_tick(tick * 100_000_000, reading), None);
+    }
+}
+
+#[test]
+fn what_a_lane_cannot_use_others_get() {
+    assert_eq!(share(100.0, vec![50.0, 50.0, 50.0, 50.0]), 25.0);
+    assert_eq!(share(100.0, vec![f64::INFINITY, 10.0, 10.0, 50.0]), 40.0);
+    assert_eq!(share(100.0, vec![f64::INFINITY, 1.0, 1.0, 1.0]), 50.0, "twice an even share");
+    assert_eq!(share(100.0, vec![5.0, 5.0]), 100.0);
+    assert_eq!(share(100.0, vec![]), 200.0);
+}
+
+proptest! {
+    #[test]
+    fn lanes_together_send_what_they_may(cap in 1.0f64..1e10, able in prop::collection::vec(0.0f64..1e9, 1..100)) {
+        let (each, most) = (share(cap, able.clone()), 2.0 * cap / able.len() as f64);
+        let sum: f64 = able.iter().map(|able| able.min(each)).sum();
+        let could = able.iter().map(|able| able.min(most)).sum::<f64>().min(cap);
+        prop_assert!(sum > could * 0.999_999 && sum < cap * 1.000_001, "{sum} of {could}, {each} each");
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::message::{Ask, Body};
 use super::{Session, Shared};
-use crate::governor::{Governor, PathReading};
+use crate::governor::{Governor, PathReading, share};
 use crate::lane::mover::LaneStatus;
 use crate::limits::{LANES_MAX, PIECE_BYTES_MIN};
 use crate::scheduler::LaneId;
@@ -154,7 +154,8 @@ impl PathTotals {
                 self.min_rtt_us = Some(self.min_rtt_us.map_or(info.min_rtt_us, |m| m.min(info.min_rtt_us)));
             }
         }
-        let mut rtts: Vec<u32> = infos.values().filter(|i| i.unacked > 0).map(|i| i.rtt_us).collect();
+        let busy = infos.values().filter(|i| i.unacked > 0);
+        let mut rtts: Vec<u32> = busy.map(|i| i.rtt_us.saturating_sub(i.rttvar_us)).collect();
         rtts.sort_unstable();
         let min_rtt_us = self.min_rtt_us.unwrap_or(0);
         let rtt_us = rtts.get(rtts.len() / 2).copied().unwrap_or(min_rtt_us);
@@ -186,7 +187,7 @@ impl Regulation {
             self.governor.pause();
             self.governor.cap()
         };
-        self.pace(shared, &statuses, cap);
+        self.pace(shared, &statuses, &infos, cap);
         self.choose_congestion_control(&statuses);
         if waiting + under_way == 0 {
             return false;
@@ -246,19 +247,41 @@ impl Regulation {
     }
 
     /// Spreads the governor's cap, or the user's where that is lower, over the lanes.
-    fn pace(&mut self, shared: &Shared, statuses: &[Arc<LaneStatus>], cap: Option<f64>) {
-        let cap = cap.map(|cap| cap as u64).into_iter().chain(shared.settings.rate_max).min();
+    fn pace(
+        &mut self,
+        shared: &Shared,
+        statuses: &[Arc<LaneStatus>],
+        infos: &BTreeMap<LaneId, TcpInfo>,
+        cap: Option<f64>,
+    ) {
+        let governed = cap.map(|cap| cap as u64);
+        let cap = governed.into_iter().chain(shared.settings.rate_max).min();
         shared.pacing_cap.store(cap.unwrap_or(0), Ordering::Relaxed);
-        let lanes = statuses.iter().filter(|lane| !lane.draining.load(Ordering::Relaxed)).count().max(1);
-        let each = cap.map_or(u64::MAX, |cap| (cap / lanes as u64).max(1));
-        if self.paced == Some((each, lanes)) {
+        let lanes: Vec<_> = statuses.iter().filter(|lane| !lane.draining.load(Ordering::Relaxed)).collect();
+        let each = match cap {
+            None => u64::MAX,
+            // The user's word holds whatever becomes of the lanes' windows before the next look.
+            Some(cap) if shared.settings.rate_max == Some(cap) => cap / lanes.len().max(1) as u64,
+            Some(cap) => {
+                share(cap as f64, lanes.iter().map(|l| window_rate(infos.get(&l.id))).collect()) as u64
+            }
+        };
+        let paced = Some((each.max(1), lanes.len()));
+        if self.paced == paced {
             return;
         }
-        self.paced = Some((each, lanes));
+        self.paced = paced;
         for lane in statuses {
-            let _ = set_pacing_rate(&lane.tcp, each); // a dying lane sends nothing
+            let _ = set_pacing_rate(&lane.tcp, each.max(1)); // a dying lane sends nothing
         }
     }
+}
+
+/// What a lane's congestion window allows, in bytes per second.
+fn window_rate(info: Option<&TcpInfo>) -> f64 {
+    // A lane that has just opened has not been seen.
+    let Some(info) = info.filter(|info| info.rtt_us > 0) else { return f64::INFINITY };
+    f64::from(info.snd_cwnd) * f64::from(info.snd_mss) / (f64::from(info.rtt_us) / 1e6)
 }
 
 fn lane_reading(id: LaneId, info: &TcpInfo) -> LaneReading {

@@ -500,7 +500,9 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             };
-            tokio::time::timeout(Duration::from_secs(10), reached).await.unwrap_or_else(|_| panic!("not {count}"));
+            tokio::time::timeout(Duration::from_secs(10), reached)
+                .await
+                .unwrap_or_else(|_| panic!("not {count}"));
         };
         unfinished(2).await;
         for link in &links {
