@@ -19,7 +19,7 @@ use crate::limited::{Ended, Limited, Words, last_words};
 use crate::link::{Between, Host, Network};
 use crate::server::{Access, remove};
 use crate::tool::{Job, Tool};
-use crate::usage;
+use crate::usage::{self, Processors};
 
 /// What all runs share.
 #[derive(Debug)]
@@ -57,6 +57,7 @@ struct Made {
     /// Its last words, where they were not shown already.
     words: String,
     verdict: Verdict,
+    stolen: Option<f64>,
     said: Option<Said>,
     far: Option<Usage>,
 }
@@ -113,6 +114,7 @@ impl Course {
             end,
             remarks,
             link: made.verdict,
+            stolen: made.stolen,
             said: made.said,
             // Rivals start further processes at both ends, which would have to be counted too.
             near: made.ended.usage.filter(|_| heat.tool == Tool::Longhaul),
@@ -181,8 +183,10 @@ impl Course {
             (true, false) => Words::Apart { out: &summary, err: &log },
             (false, false) => Words::Kept(&log),
         };
+        let processors = Processors::now();
         let mut tool = Limited::start(&mut network.command(Host::Near, &command), words)?;
         let ended = tool.wait(heat.limit)?;
+        let stolen = processors.and_then(Processors::stolen);
         let far = own.then(|| usage::of(server.id())).flatten();
         let verdict = network.verdict();
         let arrived = if ended.status.is_none() { arrived(&into)? } else { Amount::default() };
@@ -192,7 +196,7 @@ impl Course {
         let words = if shown { String::new() } else { last_words(&log) };
         let said = (own && !shown).then(|| said(&last_words(&summary))).flatten();
         let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        Ok(Made { ended, arrived, command, words, verdict, said, far })
+        Ok(Made { ended, arrived, command, words, verdict, stolen, said, far })
     }
 
     fn judge(&self, heat: &Heat<'_>, made: &Made) -> anyhow::Result<(End, Vec<String>)> {
@@ -235,7 +239,11 @@ fn failure(status: ExitStatus, words: &str) -> String {
 /// A run in a few words, for those who wait.
 pub(crate) fn in_words(run: &Run, whole: Amount) -> String {
     let rate = run.rate_bps(whole.bytes).unwrap_or(0.0) / 1e6;
-    let trust = if run.link.trusted { "" } else { "; the link is not to be trusted" };
+    let trust = match (run.is_undisturbed(), run.link.trusted) {
+        (false, _) => "; disturbed from outside this machine",
+        (true, false) => "; the link is not to be trusted",
+        (true, true) => "",
+    };
     match &run.end {
         End::Complete => format!("{:.1} s, {rate:.0} Mbit/s, equal{trust}", run.seconds),
         End::Cut { projected_seconds: Some(whole) } => {

@@ -15,6 +15,7 @@ use crate::link::{Between, Host, Network, checked};
 use crate::pair::DEVICE;
 use crate::server::{Listener, remove};
 use crate::tool::Package;
+use crate::usage::Processors;
 
 /// A stream of bytes from `far` to `near`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,10 +74,12 @@ impl Stream {
         remove(&directory)?;
         std::fs::create_dir(&directory)?;
         let network = Network::up(longhaul, Between::Pair { scratch: &directory }, round)?;
+        let processors = Processors::now();
         let measured = match self {
             Self::Iperf3 { .. } => self.iperf3(&network, &directory, time),
             Self::TlsPair => tls_pair(&network, &directory, time),
         };
+        let stolen = processors.and_then(Processors::stolen);
         check_interrupt()?;
         drop(network);
         remove(&directory)?;
@@ -96,6 +99,7 @@ impl Stream {
             end,
             remarks: Vec::new(),
             link: Verdict { engine: "none".to_owned(), trusted: true, ..Verdict::default() },
+            stolen,
             said: None,
             near: None,
             far: None,

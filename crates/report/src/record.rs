@@ -147,6 +147,10 @@ pub struct Run {
     pub remarks: Vec<String>,
     /// The emulator's own word on this run.
     pub link: Verdict,
+    /// Share of the machine's processor time that its own host gave to others meanwhile, of 1 (`steal` in
+    /// proc_stat(5)); unknown in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stolen: Option<f64>,
     /// longhaul only: what the command says of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<Said>,
@@ -242,7 +246,16 @@ pub fn projected_seconds(done: Amount, whole: Amount, seconds: f64) -> Option<f6
     (share > 0.0).then(|| seconds / share)
 }
 
+/// A run that lost a larger share of the processors than this says little of what was run.
+pub const STOLEN_MAX: f64 = 0.01;
+
 impl Run {
+    /// Whether it had the machine to itself, as far as is known.
+    #[must_use]
+    pub fn is_undisturbed(&self) -> bool {
+        self.stolen.is_none_or(|share| share <= STOLEN_MAX)
+    }
+
     /// Time for the whole: measured, or projected.
     #[must_use]
     pub fn whole_seconds(&self) -> Option<f64> {
@@ -398,6 +411,7 @@ pub(crate) mod tests {
             end,
             remarks: Vec::new(),
             link: Verdict { trusted: true, ..Verdict::default() },
+            stolen: Some(0.0),
             said: None,
             near: None,
             far: None,

@@ -68,6 +68,15 @@ pub fn scenario(scenario: &Scenario) -> String {
     text
 }
 
+/// What a run was disturbed by, if it was.
+pub(crate) fn disturbance(run: &Run) -> Option<String> {
+    let share = run.stolen.filter(|_| !run.is_undisturbed())?;
+    Some(format!(
+        "disturbed: {:.0} % of the processors' time went to other machines on the same host",
+        share * 100.0
+    ))
+}
+
 /// What must be known of a run besides its figures.
 fn notes_of(run: &Run) -> Vec<String> {
     let mut notes: Vec<String> = run.remarks.iter().map(|remark| format!("{}: {remark}", run.tool)).collect();
@@ -77,6 +86,7 @@ fn notes_of(run: &Run) -> Vec<String> {
     if !run.link.trusted {
         notes.push(format!("{}: round {}: not trusted: {}", run.tool, run.round, run.link.doubts.join("; ")));
     }
+    notes.extend(disturbance(run).map(|what| format!("{}: round {}: {what}", run.tool, run.round)));
     notes
 }
 

@@ -4,15 +4,18 @@
 //! runs, links, data and the machine are kept in the same shapes as there. Figures are derived from trials here and
 //! nowhere else.
 //!
-//! Invariant: a target holds only when every round has its figure and every figure is within it.
+//! Invariant: a target holds only when every round has its figure and every figure is within it. Rounds in which the
+//! machine's own host gave processor time to others ([`Run::is_undisturbed`]) are shown and not judged by, unless there
+//! are no others.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
 use crate::record::{Data, End, Environment, LeftOut, Link, ReadError, Run, Usage};
 use crate::summary::median;
-use crate::table::{amount, machine, markdown, significant};
+use crate::table::{amount, disturbance, machine, markdown, significant};
 
 /// Name and version of the schema, first in every record.
 pub const SCHEMA: &str = "longhaul-targets/1";
@@ -47,6 +50,9 @@ pub struct Case {
     pub trials: Vec<Trial>,
     /// What follows from the trials: [`Case::derive`].
     pub figures: Vec<Figure>,
+    /// Rounds that were disturbed, and so do not count while there are others; derived as well.
+    #[serde(default)]
+    pub disturbed: Vec<u32>,
 }
 
 /// One run, and what its trace says.
@@ -71,9 +77,9 @@ pub struct Figure {
     pub target: Option<Target>,
     /// One for each round; none where a run did not end well.
     pub rounds: Vec<Option<f64>>,
-    /// Over the rounds that have one.
+    /// Over the rounds that count and have one.
     pub median: Option<f64>,
-    /// In every round.
+    /// In every round that counts.
     pub holds: Option<bool>,
 }
 
@@ -188,7 +194,12 @@ impl Trial {
 impl Case {
     /// Computes the figures from the trials.
     pub fn derive(&mut self) {
-        let rounds = self.trials.iter().map(|trial| trial.run.round).max().unwrap_or(0);
+        let rounds = self.rounds();
+        let disturbed = self.trials.iter().filter(|trial| !trial.run.is_undisturbed());
+        let disturbed: BTreeSet<u32> = disturbed.map(|trial| trial.run.round).collect();
+        self.disturbed = disturbed.into_iter().collect();
+        let count_all = self.undisturbed() == 0;
+        let counts = |round: u32| count_all || !self.disturbed.contains(&round);
         for figure in &mut self.figures {
             figure.rounds = (1..=rounds)
                 .map(|round| {
@@ -197,13 +208,28 @@ impl Case {
                     figure.measure.value(&trials)
                 })
                 .collect();
-            let values: Vec<f64> = figure.rounds.iter().flatten().copied().collect();
+            let counted: Vec<Option<f64>> = (1..=rounds)
+                .zip(&figure.rounds)
+                .filter(|(round, _)| counts(*round))
+                .map(|(_, v)| *v)
+                .collect();
+            let values: Vec<f64> = counted.iter().flatten().copied().collect();
             figure.median = median(&values);
             figure.holds = figure.target.map(|target| {
                 !values.is_empty()
-                    && figure.rounds.iter().all(|value| value.is_some_and(|value| target.holds(value)))
+                    && counted.iter().all(|value| value.is_some_and(|value| target.holds(value)))
             });
         }
+    }
+
+    fn rounds(&self) -> u32 {
+        self.trials.iter().map(|trial| trial.run.round).max().unwrap_or(0)
+    }
+
+    /// How many rounds nothing has disturbed, as derived.
+    #[must_use]
+    pub fn undisturbed(&self) -> u32 {
+        self.rounds() - self.disturbed.len() as u32
     }
 }
 
@@ -246,7 +272,7 @@ impl Targets {
         let rows: Vec<Vec<String>> = self
             .cases
             .iter()
-            .flat_map(|case| case.figures.iter().map(|figure| figure_row(&case.name, figure)))
+            .flat_map(|case| case.figures.iter().map(|figure| figure_row(case, figure)))
             .collect();
         text += &markdown(&["case", "figure", "median", "every round", "target", "holds"], &rows);
         for case in &self.cases {
@@ -263,14 +289,22 @@ its exit; `own word` is the time that `longhaul cp --json` tells, which leaves o
 parting from the server. The steady rate is the mean from 30 % to 95 % of the bytes, from `--trace`. `90 % after` is
 the end of the first second with 90 % of the steady rate, since the session began. CPU is that of the process on both
 sides of the kernel's border, memory its peak (VmHWM; of the command as read last, at most 50 ms before its end). A
-target holds when it holds in every round. `link` is the emulator's own word: `ok`, or the doubts below.
+target holds when it holds in every round. Rounds in parentheses were disturbed: more than 1 % of the processors' time
+went to other machines on the same host. They do not count where there are others. `link` is the emulator's own word:
+`ok`, or the doubts below.
 ";
 
-fn figure_row(case: &str, figure: &Figure) -> Vec<String> {
+fn figure_row(case: &Case, figure: &Figure) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), significant);
-    let rounds: Vec<String> = figure.rounds.iter().map(|value| number(*value)).collect();
+    let rounds: Vec<String> = (1..)
+        .zip(&figure.rounds)
+        .map(|(round, value)| match number(*value) {
+            number if case.disturbed.contains(&round) => format!("({number})"),
+            number => number,
+        })
+        .collect();
     vec![
-        case.to_owned(),
+        case.name.clone(),
         figure.measure.in_words(),
         number(figure.median),
         rounds.join(" "),
@@ -319,6 +353,7 @@ fn runs(case: &Case) -> String {
         if !run.link.trusted {
             notes.push(format!("{what}: round {}: not trusted: {}", run.round, run.link.doubts.join("; ")));
         }
+        notes.extend(disturbance(run).map(|share| format!("{what}: round {}: {share}", run.round)));
     }
     for (place, note) in notes.iter().enumerate() {
         let _ = writeln!(text, "{}- {note}", if place == 0 { "\n" } else { "" });
@@ -382,6 +417,7 @@ mod tests {
             left_out: vec![LeftOut { tool: "to memory".to_owned(), reason: "too little of it".to_owned() }],
             trials,
             figures,
+            disturbed: Vec::new(),
         };
         case.derive();
         case
@@ -400,6 +436,23 @@ mod tests {
         assert_eq!(found[0].median, Some(800.0));
         let holds: Vec<Option<bool>> = found.iter().map(|figure| figure.holds).collect();
         assert_eq!(holds, [Some(true), Some(false), None]);
+    }
+
+    #[test]
+    fn disturbed_rounds_do_not_count_while_there_are_others() {
+        let disturbed = |round, seconds| {
+            let mut trial = trial("file", round, seconds);
+            trial.run.stolen = Some(0.2);
+            trial
+        };
+        let wanted = || vec![Figure::wanted(whole("file"), Target::AtLeast(800.0))];
+        let found = case(vec![trial("file", 1, 10.0), disturbed(2, 20.0)], wanted());
+        assert_eq!((found.undisturbed(), found.figures[0].median), (1, Some(800.0)));
+        assert_eq!(found.figures[0].holds, Some(true));
+        assert_eq!(figure_row(&found, &found.figures[0])[3], "800 (400)");
+        assert!(runs(&found).contains("\n- file: round 2: disturbed: 20 % of"));
+        let only = case(vec![disturbed(1, 20.0)], wanted());
+        assert_eq!((only.undisturbed(), only.figures[0].holds), (0, Some(false)));
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn a_host_that_stalls_again_and_again_at_the_start_is_no_queue() {
             path.step(governor.cap(), 0.0);
             governor.on_tick((path.time * 1e9) as u64, path.reading);
         }
-        path.stall(3, |path| drop(governor.on_tick((path.time * 1e9) as u64, path.reading)));
+        path.stall(3, |path| _ = governor.on_tick((path.time * 1e9) as u64, path.reading));
         assert_eq!(governor.state, State::Search, "at {} Mbit/s", path.rate * 8e-6);
     }
     assert!(path.rate > path.capacity / 20.0);
