@@ -28,7 +28,7 @@ use crate::topology::{Host, TwoHosts};
 #[serde(tag = "op", rename_all = "lowercase")]
 enum Request {
     /// Change the link.
-    Set { change: LinkSpec },
+    Set { change: Box<LinkSpec> },
     /// Report.
     Show,
     /// Give me a host's namespace.
@@ -54,7 +54,7 @@ enum Answer {
 pub fn reread_request(line: &[u8]) -> Option<(Vec<u8>, Option<LinkSpec>)> {
     let request: Request = serde_json::from_slice(line).ok()?;
     let again = serde_json::to_vec(&request).ok()?;
-    Some((again, if let Request::Set { change } = request { Some(change) } else { None }))
+    Some((again, if let Request::Set { change } = request { Some(*change) } else { None }))
 }
 
 /// For the fuzz targets: reads an answer's line and writes it again.
@@ -275,7 +275,7 @@ impl Client {
     /// # Errors
     /// [`ControlError::Refused`] for a link that cannot be.
     pub fn set(self, change: LinkSpec) -> Result<(), ControlError> {
-        self.ask(&Request::Set { change }).map(drop)
+        self.ask(&Request::Set { change: Box::new(change) }).map(drop)
     }
 
     /// What has happened so far.

@@ -16,12 +16,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Layers, top to bottom; the first three own no clock, socket or thread:
+//! Layers, top to bottom; the first four own no clock, socket or thread:
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`link`] | one direction of a link: what happens to each packet, and when |
-//! | [`loss`] | seeded decisions keyed by flow and packet number |
+//! | [`dice`] | seeded decisions keyed by flow and packet number |
+//! | [`loss`], [`delay`], [`outage`] | which packets are lost, how the delay varies, when the link is down |
 //! | [`packet`] | IP headers: segments of a GSO packet, flows, cutting a packet in two |
 //! | [`memory`] | where packets wait |
 //! | [`driver`] | takes, holds and delivers packets, by one of two engines |
@@ -32,6 +33,8 @@
 //! | [`control`] | a running topology by name: `up`, `exec`, `set`, `show`, `down` |
 
 pub mod control;
+pub mod delay;
+pub mod dice;
 pub mod driver;
 mod interface;
 pub mod limits;
@@ -41,6 +44,7 @@ pub mod memory;
 pub mod namespace;
 mod netlink;
 mod nfqueue;
+pub mod outage;
 pub mod packet;
 pub mod report;
 pub mod spec;

@@ -8,6 +8,9 @@ pub const PACKET_BYTES_MAX: usize = 65_535 + 16;
 /// MTU of the emulated hosts: Ethernet's.
 pub const MTU: u32 = 1500;
 
+/// Longest delay of a packet, jitter included: no path on Earth has more, and clocks hold it.
+pub const DELAY_MAX: Duration = Duration::from_secs(3600);
+
 /// What Ethernet adds to each IP packet on the wire: preamble and start 8, header 14, checksum 4, gap 12
 /// (IEEE 802.3). With it, 1 Gbit/s carries 941 Mbit/s of TCP payload in 1500-byte packets with timestamps.
 pub const ETHERNET_OVERHEAD_BYTES: u32 = 38;

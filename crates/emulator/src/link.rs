@@ -1,19 +1,25 @@
 //! One direction of a link: the fate and the delivery time of each packet. Pure: the caller passes `now`.
 //!
-//! A packet meets, in this order: the queue (drop-tail, in bytes), the wire (rate; each segment is charged with
-//! its headers and Ethernet's overhead), loss and corruption on the wire, and the delay. First in, first out
-//! and one rate, so the queue needs no list of packets: what waits is the time until the wire is free.
+//! A packet meets, in this order: the queue (drop-tail, in bytes or packets), the wire (rate; each segment is charged
+//! with its headers and Ethernet's overhead), outages, loss, corruption and duplication on the wire, and the delay with
+//! its jitter. First in, first out and one rate, so a queue in bytes needs no list of packets: what waits is the time until
+//! the wire is free.
 //!
-//! Invariants: segments leave in the order they came; a segment is dropped, lost or delivered exactly once;
-//! equal seed and equal packets of a flow give equal losses whatever the timing.
+//! Invariants: segments leave in the order they came, but for those that shall overtake others; a segment is dropped, lost
+//! or delivered exactly once, or delivered twice where it shall be; equal seed and equal packets of a flow give equal
+//! fates whatever the timing, but for what depends on time itself, queue and outages.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{CARRY_WHOLE_MAX, ETHERNET_OVERHEAD_BYTES, FLOWS_MAX};
-use crate::loss::{Dice, Probability, Purpose};
+use crate::delay::Jitter;
+use crate::dice::{Dice, Probability, Purpose};
+use crate::limits::{CARRY_WHOLE_MAX, DELAY_MAX, ETHERNET_OVERHEAD_BYTES, FLOWS_MAX};
+use crate::loss::{LossModel, LossState};
+use crate::outage::Outage;
 use crate::packet::{FlowKey, Train};
 
 /// Nanoseconds since an origin of the caller's choosing.
@@ -25,14 +31,34 @@ pub type Nanos = u64;
 pub struct LinkConfig {
     /// From the end of a packet's serialisation to its arrival.
     pub delay: Duration,
+    /// How it varies from segment to segment; never below 0.
+    pub jitter: Option<Jitter>,
     /// Bits per second of the wire, Ethernet's overhead included; none: no serialisation time, no queue.
     pub rate_bps: Option<u64>,
     /// Bytes (with Ethernet's overhead) that may wait for the wire; none: no limit.
     pub queue_bytes: Option<u64>,
-    /// Each segment, independently.
-    pub loss: Probability,
+    /// Segments that may, the one on the wire included; none: no limit.
+    pub queue_packets: Option<NonZeroU64>,
+    /// Which segments are lost.
+    pub loss: LossModel,
     /// Each segment, independently: one bit of its payload is flipped, unseen by TCP's checksum.
     pub corrupt: Probability,
+    /// Each segment, independently: it arrives a second time, right behind itself.
+    pub duplicate: Probability,
+    /// Segments that overtake others.
+    pub reorder: Option<Reorder>,
+    /// When nothing gets through.
+    pub outage: Option<Outage>,
+}
+
+/// Segments that have no delay, and so arrive before others that were sent earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reorder {
+    /// Of those that may, each, independently.
+    pub probability: Probability,
+    /// Every so many-th of a flow may; 1: all.
+    pub gap: NonZeroU64,
 }
 
 impl LinkConfig {
@@ -46,10 +72,23 @@ impl LinkConfig {
     #[must_use]
     pub fn bytes_held_max(&self) -> u64 {
         let rate = self.rate_bps.unwrap_or(crate::limits::UNSHAPED_RATE_BPS);
-        let in_flight = u128::from(rate) * self.delay.as_nanos() / 8_000_000_000;
+        let longest =
+            self.delay.saturating_add(self.jitter.as_ref().map_or(Duration::ZERO, Jitter::usually_below));
+        let in_flight = u128::from(rate) * longest.min(DELAY_MAX).as_nanos() / 8_000_000_000;
         // An unlimited queue holds what a second of the line rate brings; the rest is the memory's own drop.
         let queued = self.queue_bytes.unwrap_or(if self.rate_bps.is_some() { rate / 8 } else { 0 });
         u64::try_from(in_flight).unwrap_or(u64::MAX).saturating_add(queued)
+    }
+
+    /// Whether all segments of a packet share its fate, or all packets have the same.
+    #[must_use]
+    pub fn keeps_packets_whole(&self) -> bool {
+        !self.corrupt.is_possible()
+            && !self.duplicate.is_possible()
+            && self.jitter.is_none()
+            && self.reorder.is_none()
+            && self.outage.is_none()
+            && (!self.loss.is_possible() || self.loss.is_certain())
     }
 }
 
@@ -101,18 +140,28 @@ pub struct Counters {
     pub dropped_queue: u64,
     /// Lost on the wire.
     pub lost: u64,
+    /// Lost because the link was down.
+    pub lost_outage: u64,
     /// Delivered with a flipped bit.
     pub corrupted: u64,
-    /// Delivered, corrupted ones included.
+    /// Delivered twice.
+    pub duplicated: u64,
+    /// Delivered without the delay, to overtake others.
+    pub reordered: u64,
+    /// Delivered, each counted once.
     pub delivered: u64,
     /// Most bytes that ever waited for the wire.
     pub queue_bytes_max: u64,
 }
 
-#[derive(Debug)]
+/// What is known of a flow.
+#[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     number: u64,
     packets: u64,
+    loss: LossState,
+    /// Of its last packet's jitter.
+    deviation: Option<f64>,
 }
 
 /// The state of one direction.
@@ -125,6 +174,8 @@ pub struct Link {
     /// When the wire is free, in 2^-32 ns.
     free_at: u128,
     last_delivery: Nanos,
+    /// When each waiting segment will have left; only where their number is limited.
+    departures: VecDeque<u128>,
     flows: HashMap<FlowKey, Flow>,
     flows_seen: u64,
     counters: Counters,
@@ -143,13 +194,14 @@ impl Link {
             byte_time,
             free_at: 0,
             last_delivery: 0,
+            departures: VecDeque::new(),
             flows: HashMap::new(),
             flows_seen: 0,
             counters: Counters::default(),
         }
     }
 
-    /// Changes the settings; what is on its way stays so, and later packets never overtake it.
+    /// Changes the settings; what is on its way stays so, and later packets do not overtake it unless they may.
     pub fn set(&mut self, config: LinkConfig) {
         self.byte_time = byte_time(config.rate_bps);
         self.config = config;
@@ -183,22 +235,28 @@ impl Link {
     ///
     /// `now` must not go back. Cost: one table look-up, and ~3 ns a segment.
     pub fn offer(&mut self, now: Nanos, train: &Train, runs: &mut Vec<Run>) {
-        let (flow, first_number) = self.enter_flow(train);
+        let mut flow = self.flow(train);
         let now_fine = u128::from(now) << FRACTION_BITS;
-        let carry_max = CARRY_WHOLE_MAX.as_nanos() << FRACTION_BITS;
         let mut queued = self.queued_bytes(now);
-        let mut open: Option<(Run, u128)> = None; // and when its first segment began on the wire
+        let mut open: Option<Open> = None;
         self.counters.segments += u64::from(train.segments);
         for index in 0..train.segments {
+            let number = flow.packets;
+            flow.packets += 1;
+            // Every packet is a step of the flow's chains, whatever becomes of it: they do not depend on timing.
+            let is_lost = self.config.loss.loses(&mut flow.loss, self.dice, flow.number, number);
+            let deviation =
+                self.config.jitter.as_ref().map_or(0.0, |jitter| {
+                    jitter.deviation(&mut flow.deviation, self.dice, flow.number, number)
+                });
             let ip_bytes = train.segment_ip_bytes(index);
             let wire_bytes = u64::from(ip_bytes + ETHERNET_OVERHEAD_BYTES);
             self.counters.bytes += u64::from(ip_bytes);
             // A link that has become much faster may owe more bytes than there are numbers.
             let with_it = queued.saturating_add(wire_bytes);
-            let full = self.config.queue_bytes.is_some_and(|max| with_it > max.max(wire_bytes));
-            if full && self.byte_time > 0 {
+            if self.is_full(now_fine, with_it, wire_bytes) {
                 self.counters.dropped_queue += 1;
-                runs.extend(open.take().map(|(run, _)| run));
+                runs.extend(open.take().map(|open| open.run));
                 continue;
             }
             let begins = self.free_at.max(now_fine);
@@ -206,58 +264,116 @@ impl Link {
             if self.byte_time > 0 {
                 queued = with_it;
                 self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(queued);
+                if self.config.queue_packets.is_some() {
+                    self.departures.push_back(self.free_at);
+                }
             }
-            let number = first_number + u64::from(index);
-            if self.dice.happens(self.config.loss, Purpose::Loss, flow, number) {
-                self.counters.lost += 1;
-                runs.extend(open.take().map(|(run, _)| run));
+            let is_down = self.config.outage.is_some_and(|outage| outage.is_on(whole(begins)));
+            self.counters.lost_outage += u64::from(is_down);
+            self.counters.lost += u64::from(is_lost && !is_down);
+            if is_down || is_lost {
+                runs.extend(open.take().map(|open| open.run));
                 continue;
             }
-            let corrupt = self
-                .dice
-                .happens(self.config.corrupt, Purpose::Corruption, flow, number)
-                .then(|| self.dice.roll(Purpose::CorruptedBit, flow, number));
+            let happens = |p, purpose| self.dice.happens(p, purpose, flow.number, number);
+            let corrupt = happens(self.config.corrupt, Purpose::Corruption)
+                .then(|| self.dice.roll(Purpose::CorruptedBit, flow.number, number));
+            let overtakes = self.config.reorder.is_some_and(|Reorder { probability, gap }| {
+                number % gap == gap.get() - 1 && happens(probability, Purpose::Reordering)
+            });
+            let again = happens(self.config.duplicate, Purpose::Duplication);
             self.counters.delivered += 1;
             self.counters.corrupted += u64::from(corrupt.is_some());
-            let deliver_at = self.arrival(self.free_at);
+            self.counters.reordered += u64::from(overtakes);
+            self.counters.duplicated += u64::from(again);
+            let deliver_at =
+                if overtakes { whole(self.free_at) } else { self.arrival(self.free_at, deviation) };
+            let run = Run { first: index, count: 1, deliver_at, corrupt };
             match &mut open {
-                Some((run, began))
-                    if corrupt.is_none() && run.corrupt.is_none() && self.free_at - *began <= carry_max =>
-                {
-                    run.count += 1;
-                    run.deliver_at = deliver_at;
+                Some(open) if self.joins(open, &run) => {
+                    open.run.count += 1;
+                    open.run.deliver_at = deliver_at;
                 }
                 _ => {
-                    runs.extend(open.take().map(|(run, _)| run));
-                    open = Some((Run { first: index, count: 1, deliver_at, corrupt }, begins));
+                    runs.extend(open.take().map(|open| open.run));
+                    open = Some(Open { run, began: begins });
                 }
             }
+            if again {
+                runs.extend(open.take().map(|open| open.run));
+                runs.push(run);
+            }
         }
-        runs.extend(open.map(|(run, _)| run));
+        runs.extend(open.map(|open| open.run));
+        self.flows.insert(train.flow, flow);
     }
 
-    /// Arrival of what leaves the wire at `left`; never before anything that left earlier.
-    fn arrival(&mut self, left: u128) -> Nanos {
-        let left = u64::try_from(left >> FRACTION_BITS).unwrap_or(u64::MAX);
-        let delay = u64::try_from(self.config.delay.as_nanos()).unwrap_or(u64::MAX);
-        self.last_delivery = self.last_delivery.max(left.saturating_add(delay));
+    /// Whether a segment finds no room in the queue. An idle link takes any.
+    fn is_full(&mut self, now: u128, with_it: u64, wire_bytes: u64) -> bool {
+        if self.byte_time == 0 {
+            return false;
+        }
+        if let Some(max) = self.config.queue_packets {
+            let left = self.departures.partition_point(|at| *at <= now);
+            self.departures.drain(..left);
+            if self.departures.len() as u64 >= max.get() {
+                return true;
+            }
+        }
+        self.config.queue_bytes.is_some_and(|max| with_it > max.max(wire_bytes))
+    }
+
+    /// Whether a segment goes on together with those before it.
+    fn joins(&self, open: &Open, next: &Run) -> bool {
+        let has_own_times = self.config.jitter.is_some() || self.config.reorder.is_some();
+        open.run.corrupt.is_none()
+            && next.corrupt.is_none()
+            && match has_own_times {
+                true => open.run.deliver_at == next.deliver_at,
+                false => self.free_at - open.began <= CARRY_WHOLE_MAX.as_nanos() << FRACTION_BITS,
+            }
+    }
+
+    /// Arrival of what leaves the wire at `left`; never before anything that left earlier, unless it may overtake.
+    fn arrival(&mut self, left: u128, deviation: f64) -> Nanos {
+        let delay = match deviation {
+            0.0 => self.config.delay,
+            // Too long a time, or less than none.
+            by => Duration::try_from_secs_f64((self.config.delay.as_secs_f64() + by).max(0.0))
+                .map_or(DELAY_MAX, |delay| delay.min(DELAY_MAX)),
+        };
+        let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        let at = whole(left).saturating_add(delay);
+        if self.config.jitter.as_ref().is_some_and(|jitter| jitter.overtakes) {
+            return at;
+        }
+        self.last_delivery = self.last_delivery.max(at);
         self.last_delivery
     }
 
-    /// The flow's number and the number of the packet's first segment within it.
-    fn enter_flow(&mut self, train: &Train) -> (u64, u64) {
-        if self.flows.len() >= FLOWS_MAX && !self.flows.contains_key(&train.flow) {
+    fn flow(&mut self, train: &Train) -> Flow {
+        if let Some(flow) = self.flows.get(&train.flow) {
+            return *flow;
+        }
+        if self.flows.len() >= FLOWS_MAX {
             // Numbers go on from `flows_seen`, so a forgotten flow that returns is a new one.
             self.flows.clear();
         }
-        let flow = self.flows.entry(train.flow).or_insert_with(|| {
-            self.flows_seen += 1;
-            Flow { number: self.flows_seen, packets: 0 }
-        });
-        let first = flow.packets;
-        flow.packets += u64::from(train.segments);
-        (flow.number, first)
+        self.flows_seen += 1;
+        Flow { number: self.flows_seen, ..Flow::default() }
     }
+}
+
+/// A run that may grow, and when its first segment began on the wire.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    run: Run,
+    began: u128,
+}
+
+/// In whole nanoseconds.
+fn whole(fine: u128) -> Nanos {
+    u64::try_from(fine >> FRACTION_BITS).unwrap_or(u64::MAX)
 }
 
 fn byte_time(rate_bps: Option<u64>) -> u64 {

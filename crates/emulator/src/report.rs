@@ -114,8 +114,15 @@ impl fmt::Display for Report {
                 c.dropped_queue,
                 share(c.dropped_queue),
             )?;
-            if c.corrupted > 0 {
-                write!(f, ", corrupted {}", c.corrupted)?;
+            for (what, count) in [
+                ("lost while the link was down", c.lost_outage),
+                ("corrupted", c.corrupted),
+                ("duplicated", c.duplicated),
+                ("sent ahead", c.reordered),
+            ] {
+                if count > 0 {
+                    write!(f, ", {what} {count}")?;
+                }
             }
             writeln!(
                 f,

@@ -2,13 +2,17 @@
 //!
 //! [`LinkSpec::resolve`] turns it into the numbers the model works with; [`LinkSpec::merge`] lays a change over it.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{ETHERNET_OVERHEAD_BYTES, MTU};
-use crate::link::{LinkConfig, LinkPair};
-use crate::loss::Probability;
+use crate::delay::Jitter;
+use crate::dice::Probability;
+use crate::limits::{DELAY_MAX, ETHERNET_OVERHEAD_BYTES, MTU};
+use crate::link::{LinkConfig, LinkPair, Reorder};
+use crate::loss::LossModel;
+use crate::outage::Outage;
 
 /// A setting for each way: `[near to far, far to near]`.
 pub type EachWay<T> = [Option<T>; 2];
@@ -19,6 +23,8 @@ pub type EachWay<T> = [Option<T>; 2];
 pub enum QueueSpec {
     /// So many bytes, Ethernet's overhead included.
     Bytes(u64),
+    /// So many packets.
+    Packets(NonZeroU64),
     /// A multiple of rate x round-trip time.
     Bdp(f64),
 }
@@ -29,14 +35,22 @@ pub enum QueueSpec {
 pub struct LinkSpec {
     /// One-way delay; without it 0.
     pub delay: EachWay<Duration>,
+    /// How it varies.
+    pub jitter: EachWay<Jitter>,
     /// Bits per second; without it as fast as the machine.
     pub rate_bps: EachWay<u64>,
     /// Without it 1 BDP, where there is a rate.
     pub queue: EachWay<QueueSpec>,
-    /// Probability of loss of a segment.
-    pub loss: EachWay<Probability>,
+    /// Which segments are lost.
+    pub loss: EachWay<LossModel>,
     /// Probability of a flipped bit in a segment.
     pub corrupt: EachWay<Probability>,
+    /// Probability that a segment arrives twice.
+    pub duplicate: EachWay<Probability>,
+    /// Segments that overtake others.
+    pub reorder: EachWay<Reorder>,
+    /// When the link is down.
+    pub outage: EachWay<Outage>,
 }
 
 /// A link that cannot be.
@@ -48,6 +62,9 @@ pub enum SpecError {
     /// More than the model's clock can hold.
     #[error("a delay of {0:?} is longer than the hour the emulator allows")]
     LongDelay(Duration),
+    /// Ways out of a state that are taken more often than always.
+    #[error("the chances to leave a state add up to more than 100 % (p13 + p14, or p31 + p32)")]
+    LossChain,
     /// A queue in BDPs where the BDP is not defined.
     #[error("a queue in BDPs needs `--rate`")]
     BdpWithoutRate,
@@ -56,21 +73,23 @@ pub enum SpecError {
 /// The smallest queue a BDP is rounded up to: 64 full packets, so that short links pass the bursts TCP sends.
 const QUEUE_BYTES_MIN: u64 = 64 * (MTU + ETHERNET_OVERHEAD_BYTES) as u64;
 
-const DELAY_MAX: Duration = Duration::from_secs(3600);
-
 impl LinkSpec {
     /// Lays `change` over this: what it names replaces, the rest stays.
     #[must_use]
     pub fn merge(&self, change: &Self) -> Self {
-        fn over<T: Copy>(old: &EachWay<T>, new: &EachWay<T>) -> EachWay<T> {
-            [new[0].or(old[0]), new[1].or(old[1])]
+        fn over<T: Clone>(old: &EachWay<T>, new: &EachWay<T>) -> EachWay<T> {
+            [0, 1].map(|way| new[way].clone().or_else(|| old[way].clone()))
         }
         Self {
             delay: over(&self.delay, &change.delay),
+            jitter: over(&self.jitter, &change.jitter),
             rate_bps: over(&self.rate_bps, &change.rate_bps),
             queue: over(&self.queue, &change.queue),
             loss: over(&self.loss, &change.loss),
             corrupt: over(&self.corrupt, &change.corrupt),
+            duplicate: over(&self.duplicate, &change.duplicate),
+            reorder: over(&self.reorder, &change.reorder),
+            outage: over(&self.outage, &change.outage),
         }
     }
 
@@ -83,6 +102,14 @@ impl LinkSpec {
         if let Some(long) = delay.into_iter().find(|d| *d > DELAY_MAX) {
             return Err(SpecError::LongDelay(long));
         }
+        let is_too_much = |a: Probability, b: Probability| a.get() + b.get() > 1.0;
+        for loss in self.loss.iter().flatten() {
+            if let LossModel::Markov { p13, p31, p32, p14, .. } = *loss
+                && (is_too_much(p13, p14) || is_too_much(p31, p32))
+            {
+                return Err(SpecError::LossChain);
+            }
+        }
         let rtt = delay[0] + delay[1];
         let way = |i: usize| {
             let rate_bps = self.rate_bps[i];
@@ -92,6 +119,7 @@ impl LinkSpec {
             let bdp = rate_bps.map(|rate| rate as f64 * rtt.as_secs_f64() / 8.0);
             let queue_bytes = match (self.queue[i], bdp) {
                 (Some(QueueSpec::Bytes(bytes)), _) => Some(bytes),
+                (Some(QueueSpec::Packets(_)), _) => None,
                 (Some(QueueSpec::Bdp(_)), None) => return Err(SpecError::BdpWithoutRate),
                 (Some(QueueSpec::Bdp(times)), Some(bdp)) => Some(((bdp * times) as u64).max(QUEUE_BYTES_MIN)),
                 (None, Some(bdp)) => Some((bdp as u64).max(QUEUE_BYTES_MIN)),
@@ -99,10 +127,18 @@ impl LinkSpec {
             };
             Ok(LinkConfig {
                 delay: delay[i],
+                jitter: self.jitter[i].clone().filter(|jitter| !jitter.spread.is_zero()),
                 rate_bps,
                 queue_bytes,
+                queue_packets: match self.queue[i] {
+                    Some(QueueSpec::Packets(packets)) => Some(packets),
+                    _ => None,
+                },
                 loss: self.loss[i].unwrap_or_default(),
                 corrupt: self.corrupt[i].unwrap_or_default(),
+                duplicate: self.duplicate[i].unwrap_or_default(),
+                reorder: self.reorder[i].filter(|reorder| reorder.probability.is_possible()),
+                outage: self.outage[i].filter(|outage| !outage.lasts.is_zero()),
             })
         };
         Ok(LinkPair { forward: way(0)?, backward: way(1)? })
@@ -135,5 +171,9 @@ mod tests {
         assert_eq!(spec(None, Some(QueueSpec::Bdp(1.0))).resolve(), Err(SpecError::BdpWithoutRate));
         let long = LinkSpec { delay: [Some(Duration::from_secs(3601)), None], ..LinkSpec::default() };
         assert!(matches!(long.resolve(), Err(SpecError::LongDelay(_))));
+        let p = |p| Probability::try_from(p).unwrap();
+        let chain = LossModel::Markov { p13: p(0.6), p31: p(0.5), p32: p(0.5), p23: p(1.0), p14: p(0.5) };
+        let chain = LinkSpec { loss: [None, Some(chain)], ..LinkSpec::default() };
+        assert_eq!(chain.resolve(), Err(SpecError::LossChain));
     }
 }

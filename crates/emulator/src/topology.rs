@@ -88,11 +88,9 @@ impl EngineChoice {
     }
 }
 
-/// Whether every packet shares one fate: nothing is lost or harmed on the wire, or all is lost.
+/// Whether no segment has a fate of its own.
 fn can_be_held(link: &LinkPair) -> bool {
-    [&link.forward, &link.backward].iter().all(|config| {
-        !config.corrupt.is_possible() && (!config.loss.is_possible() || config.loss.is_certain())
-    })
+    [&link.forward, &link.backward].iter().all(|config| config.keeps_packets_whole())
 }
 
 /// Why a topology did not start.
@@ -116,7 +114,9 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// Segments of a packet that is held whole cannot be lost one by one.
-    #[error("loss and corruption need packets that can be split: leave out `--engine held`")]
+    #[error(
+        "what happens to single segments, as loss and jitter, needs packets that can be split: leave out `--engine held`"
+    )]
     NotWhole,
 }
 
@@ -128,7 +128,7 @@ pub enum SetError {
     Gone(#[from] DriverGone),
     /// The way packets travel is chosen at the start.
     #[error(
-        "this network holds packets whole in the kernel, where single segments cannot be lost or harmed; \
+        "this network holds packets whole in the kernel, where single segments have no fate of their own; \
          bring it up with `--engine split`"
     )]
     NotWhole,

@@ -1,8 +1,15 @@
-//! Quantities as people write them: `200ms`, `1Gbit`, `10G`, `64MiB`, `0.1%`, `1bdp`.
+//! Quantities as people write them: `200ms`, `1Gbit`, `10G`, `64MiB`, `0.1%`, `1bdp`; and what an emulated link may do to
+//! packets, as words between colons: `5ms:normal`, `gilbert:1%:30%`.
 
+use std::io::Read;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
-use longhaul_emulator::loss::Probability;
+use longhaul_emulator::delay::{Jitter, Shape, table_of};
+use longhaul_emulator::dice::Probability;
+use longhaul_emulator::link::Reorder;
+use longhaul_emulator::loss::LossModel;
+use longhaul_emulator::outage::Outage;
 use longhaul_emulator::spec::QueueSpec;
 
 /// Splits a number from its unit.
@@ -94,21 +101,140 @@ pub(crate) fn probability(text: &str) -> Result<Probability, String> {
     Probability::try_from(p).map_err(|e| e.to_string())
 }
 
-/// `1bdp`, `0.5bdp`, `256KiB`.
+/// `0.1%`; `gilbert:1%:30%`; `markov:0.1%:20%`; `burst:0.01%:20`.
+pub(crate) fn loss(text: &str) -> Result<LossModel, String> {
+    let words: Vec<&str> = text.split(':').collect();
+    let chance = |at: usize, default: f64| match words.get(at) {
+        Some(word) => probability(word),
+        None => Probability::try_from(default).map_err(|e| e.to_string()),
+    };
+    let between = |least: usize, most: usize, form: &str| match words.len() - 1 {
+        count if (least..=most).contains(&count) => Ok(()),
+        _ => Err(format!("`{text}` is not a loss model; write `{form}`")),
+    };
+    match words[0] {
+        "gilbert" => {
+            between(2, 4, "gilbert:FAIL:RECOVER[:LOSS_IN_BAD[:LOSS_IN_GOOD]]")?;
+            let (fail, recover) = (chance(1, 0.0)?, chance(2, 1.0)?);
+            Ok(LossModel::GilbertElliott { fail, recover, bad: chance(3, 1.0)?, good: chance(4, 0.0)? })
+        }
+        "markov" => {
+            between(1, 5, "markov:P13[:P31[:P32[:P23[:P14]]]]")?;
+            let p13 = chance(1, 0.0)?;
+            let p31 = chance(2, 1.0 - p13.get())?;
+            Ok(LossModel::Markov {
+                p13,
+                p31,
+                p32: chance(3, 0.0)?,
+                p23: chance(4, 1.0)?,
+                p14: chance(5, 0.0)?,
+            })
+        }
+        "burst" => {
+            between(2, 2, "burst:BEGIN:PACKETS")?;
+            let length: NonZeroU32 =
+                words[2].parse().map_err(|_| format!("`{}` is not a number of packets", words[2]))?;
+            Ok(LossModel::Burst { begin: chance(1, 0.0)?, length })
+        }
+        _ => {
+            between(0, 0, "0.1%`, `gilbert:1%:30%`, `markov:1%:30%` or `burst:0.1%:20")?;
+            probability(text).map(LossModel::Random)
+        }
+    }
+}
+
+/// `5ms`, `5ms:normal:corr=25%:overtake`, `table=delays.txt`.
+pub(crate) fn jitter(text: &str) -> Result<Jitter, String> {
+    let mut words = text.split(':');
+    let first = words.next().unwrap_or_default();
+    let (spread, mut shape) = match first.strip_prefix("table=") {
+        Some(file) => (Duration::from_millis(1), table(file)?),
+        None => (duration(first)?, Shape::Uniform),
+    };
+    let mut jitter =
+        Jitter { spread, shape: Shape::Uniform, correlation: Probability::ZERO, overtakes: false };
+    for word in words {
+        match (word, word.strip_prefix("corr=")) {
+            ("uniform", _) => shape = Shape::Uniform,
+            ("normal", _) => shape = Shape::Normal,
+            ("pareto", _) => shape = Shape::Pareto,
+            ("overtake", _) => jitter.overtakes = true,
+            (_, Some(correlation)) => jitter.correlation = probability(correlation)?,
+            _ => {
+                return Err(format!(
+                    "`{word}` says nothing of jitter; write `TIME` or `table=FILE`, then any of `:uniform`, `:normal`, \
+                     `:pareto`, `:corr=25%`, `:overtake`"
+                ));
+            }
+        }
+    }
+    jitter.shape = shape;
+    Ok(jitter)
+}
+
+/// Most that is read of a table of delays: half a million measurements.
+const TABLE_BYTES_MAX: u64 = 8 << 20;
+
+/// Delays in milliseconds, one a line; what follows a `#` is left out.
+fn table(file: &str) -> Result<Shape, String> {
+    let mut text = String::new();
+    let open = std::fs::File::open(file).map_err(|error| format!("cannot open {file}: {error}"))?;
+    open.take(TABLE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("cannot read {file}: {error}"))?;
+    if text.len() as u64 > TABLE_BYTES_MAX {
+        return Err(format!("{file} is larger than {} MiB", TABLE_BYTES_MAX >> 20));
+    }
+    let numbers = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    let delays = numbers.filter(|line| !line.is_empty()).map(|line| {
+        line.parse::<f64>().map_err(|_| format!("{file}: `{line}` is not a number of milliseconds"))
+    });
+    table_of(delays.collect::<Result<_, _>>()?).map_err(|error| format!("{file}: {error}"))
+}
+
+/// `1%`, `25%:5`.
+pub(crate) fn reorder(text: &str) -> Result<Reorder, String> {
+    let (chance, gap) = text.split_once(':').unwrap_or((text, "1"));
+    let gap = gap.parse().map_err(|_| format!("`{gap}` is not a number of packets"))?;
+    Ok(Reorder { probability: probability(chance)?, gap })
+}
+
+/// `10s+2s`, `10s+2s/60s`.
+pub(crate) fn outage(text: &str) -> Result<Outage, String> {
+    let (when, every) = match text.split_once('/') {
+        Some((when, every)) => (when, Some(duration(every)?)),
+        None => (text, None),
+    };
+    let (at, lasts) = when.split_once('+').ok_or_else(|| {
+        format!(
+            "`{text}` is not an outage; write `10s+2s` (after 10 s, for 2 s) or `10s+2s/60s` (each minute)"
+        )
+    })?;
+    let outage = Outage { at: duration(at)?, lasts: duration(lasts)?, every };
+    match every {
+        Some(every) if every <= outage.lasts => Err(format!("`{text}`: it would never be up again")),
+        _ => Ok(outage),
+    }
+}
+
+/// `1bdp`, `0.5bdp`, `256KiB`, `1000p`.
 pub(crate) fn queue(text: &str) -> Result<QueueSpec, String> {
     match split(text)? {
         (number, "bdp" | "BDP") if number > 0.0 => Ok(QueueSpec::Bdp(number)),
+        (number, "p" | "packets") if number >= 1.0 && number.fract() == 0.0 => {
+            Ok(NonZeroU64::new(number as u64).map_or(QueueSpec::Bytes(0), QueueSpec::Packets))
+        }
         _ => size(text).map(QueueSpec::Bytes),
     }
 }
 
 /// One value for both ways, or `NEAR_TO_FAR,FAR_TO_NEAR`.
-pub(crate) fn each_way<T: Copy>(
+pub(crate) fn each_way<T: Clone>(
     text: &str,
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Result<[Option<T>; 2], String> {
     match text.split_once(',') {
-        None => parse(text).map(|both| [Some(both); 2]),
+        None => parse(text).map(|both| [Some(both.clone()), Some(both)]),
         Some((forward, backward)) => Ok([Some(parse(forward)?), Some(parse(backward)?)]),
     }
 }
@@ -155,7 +281,56 @@ mod tests {
         assert_eq!(probability("1e-5").map(Probability::get), Ok(1e-5));
         assert_eq!(queue("1bdp"), Ok(QueueSpec::Bdp(1.0)));
         assert_eq!(queue("64k"), Ok(QueueSpec::Bytes(65536)));
+        assert_eq!(queue("1000p"), Ok(QueueSpec::Packets(NonZeroU64::new(1000).unwrap())));
         assert_eq!(each_way("1G,10M", rate), Ok([Some(1_000_000_000), Some(10_000_000)]));
+    }
+
+    fn p(p: f64) -> Probability {
+        Probability::try_from(p).unwrap()
+    }
+
+    #[test]
+    fn what_a_link_may_do() {
+        assert_eq!(loss("0.1%"), Ok(LossModel::Random(p(0.001))));
+        let gilbert = |bad, good| LossModel::GilbertElliott { fail: p(0.01), recover: p(0.25), bad, good };
+        assert_eq!(loss("gilbert:1%:25%"), Ok(gilbert(p(1.0), p(0.0))));
+        assert_eq!(loss("gilbert:1%:25%:50%:0.1%"), Ok(gilbert(p(0.5), p(0.001))));
+        let netem = LossModel::Markov { p13: p(0.25), p31: p(0.75), p32: p(0.0), p23: p(1.0), p14: p(0.0) };
+        assert_eq!(loss("markov:25%"), Ok(netem));
+        let burst = LossModel::Burst { begin: p(0.001), length: NonZeroU32::new(20).unwrap() };
+        assert_eq!(loss("burst:0.1%:20"), Ok(burst));
+        for wrong in ["gilbert:1%", "gilbert:1%:2%:3%:4%:5%", "burst:1%:0", "burst:1%", "1%:2", "markov", ""]
+        {
+            assert!(loss(wrong).is_err(), "{wrong}");
+        }
+        let spread = Duration::from_millis(5);
+        let plain = Jitter { spread, shape: Shape::Uniform, correlation: p(0.0), overtakes: false };
+        assert_eq!(jitter("5ms"), Ok(plain.clone()));
+        let all = Jitter { shape: Shape::Pareto, correlation: p(0.25), overtakes: true, ..plain };
+        assert_eq!(jitter("5ms:pareto:corr=25%:overtake"), Ok(all));
+        assert!(jitter("5ms:gaussian").unwrap_err().contains("normal") && jitter("table=/nowhere").is_err());
+        let gap = |gap| NonZeroU64::new(gap).unwrap();
+        assert_eq!(reorder("25%:5"), Ok(Reorder { probability: p(0.25), gap: gap(5) }));
+        assert_eq!(reorder("1%"), Ok(Reorder { probability: p(0.01), gap: gap(1) }));
+        assert!(reorder("1%:0").is_err());
+        let seconds = Duration::from_secs;
+        let once = Outage { at: seconds(10), lasts: seconds(2), every: None };
+        assert_eq!(outage("10s+2s"), Ok(once));
+        assert_eq!(outage("10s+2s/60s"), Ok(Outage { every: Some(seconds(60)), ..once }));
+        assert!(outage("10s").is_err() && outage("1s+2s/2s").is_err());
+    }
+
+    #[test]
+    fn delays_from_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let name = file.path().to_str().unwrap();
+        std::fs::write(name, "# measured\n3.5\n\n1.5 # the least\n2.5\n").unwrap();
+        let Ok(Jitter { spread, shape, .. }) = jitter(&format!("table={name}")) else { panic!() };
+        assert_eq!((spread, shape), (Duration::from_millis(1), Shape::Table(vec![1.5, 2.5, 3.5])));
+        std::fs::write(name, "1\nsoon\n").unwrap();
+        assert!(table(name).unwrap_err().contains("`soon` is not a number"));
+        std::fs::write(name, "\n").unwrap();
+        assert!(table(name).unwrap_err().contains("at least one number"));
     }
 
     #[test]
@@ -171,6 +346,7 @@ mod tests {
         #[test]
         fn no_text_panics(text in "\\PC*") {
             let _ = (duration(&text), rate(&text), size(&text), probability(&text), queue(&text));
+            let _ = (loss(&text), jitter(&text), reorder(&text), outage(&text));
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::driver::{Clock, Direction, Engine, Waiting};
+use crate::driver::{Clock, Direction, Engine};
 use crate::limits::READ_BATCH;
 use crate::link::{LinkConfig, Run};
 use crate::nfqueue::{HeldPacket, PacketQueue};
@@ -109,6 +109,6 @@ impl Direction<HeldId> {
         let deliver_at = self.runs.last().map_or(last, |run| run.deliver_at);
         self.runs.clear();
         let run = Run { first: 0, count: train.segments, deliver_at, corrupt: None };
-        self.waiting.push_back(Waiting { run, packet: HeldId { id: packet.id, drop } });
+        self.wait(run, HeldId { id: packet.id, drop });
     }
 }

@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
+use crate::dice::Dice;
 use crate::limits::{QUANTA_PER_DELAY, QUANTUM_MAX, QUANTUM_MIN_NS};
 use crate::link::{Link, LinkConfig, LinkPair, Nanos, Run};
-use crate::loss::Dice;
 use crate::report::{DirectionReport, Lateness, Report};
 
 /// Where packets are while they are on their way.
@@ -67,7 +67,7 @@ impl Clock {
 /// What the driver is asked while it runs.
 #[derive(Debug)]
 enum Request {
-    Set(LinkPair),
+    Set(Box<LinkPair>),
     Report(Sender<Report>),
     Stop,
 }
@@ -90,7 +90,7 @@ impl DriverHandle {
     /// # Errors
     /// [`DriverGone`].
     pub fn set(&self, link: LinkPair) -> Result<(), DriverGone> {
-        self.send(Request::Set(link))
+        self.send(Request::Set(Box::new(link)))
     }
 
     /// What has happened so far.
@@ -145,6 +145,17 @@ impl<P> Direction<P> {
             coarse_drops: 0,
             runs: Vec::new(),
         }
+    }
+
+    /// Puts a run among those that wait: at the end, unless it overtakes some.
+    fn wait(&mut self, run: Run, packet: P) {
+        let at = match self.waiting.back() {
+            Some(last) if last.run.deliver_at > run.deliver_at => {
+                self.waiting.partition_point(|waiting| waiting.run.deliver_at <= run.deliver_at)
+            }
+            _ => self.waiting.len(),
+        };
+        self.waiting.insert(at, Waiting { run, packet });
     }
 }
 

@@ -5,7 +5,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::driver::{Clock, Direction, Engine, Waiting};
+use crate::driver::{Clock, Direction, Engine};
 use crate::limits::{MEMORY_SLACK_BYTES, MEMORY_TOUCHED_BYTES_MAX, READ_BATCH};
 use crate::link::{LinkConfig, LinkPair, Nanos, Run};
 use crate::memory::{Handle, PacketMemory};
@@ -90,11 +90,13 @@ fn offer(now: Nanos, len: usize, memory: &mut PacketMemory, direction: &mut Dire
         memory.release(packet);
         return;
     };
-    direction.link.offer(now, &parsed.train(), &mut direction.runs);
-    for run in direction.runs.drain(..) {
+    let mut runs = std::mem::take(&mut direction.runs);
+    direction.link.offer(now, &parsed.train(), &mut runs);
+    for run in runs.drain(..) {
         memory.share(packet);
-        direction.waiting.push_back(Waiting { run, packet });
+        direction.wait(run, packet);
     }
+    direction.runs = runs;
     memory.release(packet);
 }
 

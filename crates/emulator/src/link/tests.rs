@@ -1,12 +1,17 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::delay::Shape;
 use crate::packet::{FlowKey, Train};
 
 const MS: u64 = 1_000_000;
 
 fn train(flow: u16, segments: u32) -> Train {
     Train { flow: FlowKey::for_test(flow), segments, header_bytes: 52, segment_bytes: 1448, last_bytes: 1448 }
+}
+
+fn p(p: f64) -> Probability {
+    Probability::try_from(p).unwrap()
 }
 
 fn link(config: LinkConfig) -> Link {
@@ -89,7 +94,7 @@ fn a_full_queue_drops_the_tail_and_an_idle_link_takes_any_packet() {
 
 #[test]
 fn losses_hit_single_segments_and_repeat_with_the_seed() {
-    let config = LinkConfig { loss: Probability::try_from(0.01).unwrap(), ..LinkConfig::default() };
+    let config = LinkConfig { loss: LossModel::Random(p(0.01)), ..LinkConfig::default() };
     let losses = |batch: u32, spacing: u64| {
         let mut link = link(config.clone());
         let (mut arrived, mut next) = (Vec::new(), 0);
@@ -114,6 +119,122 @@ fn a_lower_delay_does_not_let_packets_overtake() {
     link.set(LinkConfig::with_delay(Duration::from_millis(1)));
     assert!(offer(&mut link, 10, &train(1, 1))[0].deliver_at >= before);
     assert_eq!(offer(&mut link, 200 * MS, &train(1, 1))[0].deliver_at, 201 * MS);
+}
+
+/// How many of `n` events of probability `p` there are, within the 99 % confidence interval.
+fn is_about(found: u64, p: f64, n: u64) -> bool {
+    let (expected, sigma) = (n as f64 * p, (n as f64 * p * (1.0 - p)).sqrt());
+    (found as f64 - expected).abs() < 2.576 * sigma
+}
+
+/// Everything that may happen to a segment.
+fn rough(overtakes: bool) -> LinkConfig {
+    LinkConfig {
+        delay: Duration::from_millis(50),
+        jitter: Some(Jitter {
+            spread: Duration::from_millis(5),
+            shape: Shape::Normal,
+            correlation: p(0.3),
+            overtakes,
+        }),
+        loss: LossModel::GilbertElliott { fail: p(0.001), recover: p(0.2), bad: p(0.7), good: p(0.0001) },
+        corrupt: p(0.002),
+        duplicate: p(0.01),
+        reorder: Some(Reorder { probability: p(0.25), gap: NonZeroU64::new(5).unwrap() }),
+        ..LinkConfig::default()
+    }
+}
+
+#[test]
+fn events_are_as_frequent_as_asked_for_in_gso_packets_too() {
+    for segments in [1, 45] {
+        let mut link = link(rough(true));
+        let (n, mut runs) = (1_080_000, Vec::new());
+        for i in 0..n / u64::from(segments) {
+            link.offer(i * 1000, &train(1, segments), &mut runs);
+        }
+        let c = link.counters();
+        assert_eq!((c.segments, c.lost + c.delivered), (n, n));
+        assert!(is_about(c.corrupted, 0.002, c.delivered), "{c:?}");
+        assert!(is_about(c.duplicated, 0.01, c.delivered), "{c:?}");
+        // Of the fifths that are not lost.
+        assert!(is_about(c.reordered, 0.25 / 5.0, c.delivered), "{c:?}");
+        let arrived: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+        assert_eq!(arrived, c.delivered + c.duplicated);
+    }
+}
+
+#[test]
+fn fates_do_not_depend_on_timing_or_on_other_flows() {
+    let fates = |segments: u32, spacing: u64, others: bool| {
+        let mut link = link(rough(true));
+        let (mut fates, mut next) = (Vec::new(), 0);
+        offer(&mut link, 0, &train(1, 1)); // the first flow of both
+        for i in 0..90_000 / segments {
+            let now = u64::from(i) * spacing;
+            if others {
+                offer(&mut link, now, &train(8 + i as u16 % 100, 3));
+            }
+            for run in offer(&mut link, now, &train(1, segments)) {
+                let first = next + run.first;
+                fates.extend((first..first + run.count).map(|n| (n, run.deliver_at - now, run.corrupt)));
+            }
+            next += segments;
+        }
+        fates
+    };
+    assert_eq!(fates(45, 0, false), fates(1, 7_777, true));
+}
+
+#[test]
+fn jitter_keeps_the_order_unless_it_may_not() {
+    let jitter = |overtakes| LinkConfig {
+        delay: Duration::from_millis(10),
+        jitter: Some(Jitter {
+            spread: Duration::from_millis(2),
+            shape: Shape::Uniform,
+            correlation: Probability::ZERO,
+            overtakes,
+        }),
+        ..LinkConfig::default()
+    };
+    let delays = |overtakes, spacing: u64| {
+        let mut link = link(jitter(overtakes));
+        let arrival = |i: u64| offer(&mut link, i * spacing, &train(1, 1))[0].deliver_at;
+        (0..50_000u64).map(arrival).collect::<Vec<u64>>()
+    };
+    assert!(delays(false, 10_000).is_sorted());
+    assert!(!delays(true, 10_000).is_sorted());
+    // Far enough apart they cannot meet, and the distribution is the same.
+    assert_eq!(delays(false, 5 * MS), delays(true, 5 * MS));
+    let late = (0u64..).zip(delays(false, 5 * MS)).map(|(i, at)| at - i * 5 * MS);
+    let mean = late.clone().sum::<u64>() as f64 / 50_000.0;
+    assert!((mean / 1e6 - 10.0).abs() < 0.02, "{mean}");
+    assert!(late.clone().min() < Some(8_010_000) && late.max() > Some(11_990_000));
+}
+
+#[test]
+fn an_outage_lets_nothing_through() {
+    let outage = Outage { at: Duration::from_secs(1), lasts: Duration::from_millis(200), every: None };
+    let mut link = link(LinkConfig { outage: Some(outage), ..LinkConfig::default() });
+    let got: Vec<u64> =
+        (0..200).filter(|i| !offer(&mut link, i * 10 * MS, &train(1, 2)).is_empty()).collect();
+    assert_eq!(got, (0..100).chain(120..200).collect::<Vec<u64>>());
+    assert_eq!(link.counters().lost_outage, 40);
+}
+
+#[test]
+fn a_queue_may_count_packets() {
+    let mut link = link(LinkConfig {
+        rate_bps: Some(1_000_000_000),
+        queue_packets: NonZeroU64::new(10),
+        ..LinkConfig::default()
+    });
+    assert_eq!(offer(&mut link, 0, &train(1, 45)).iter().map(|r| r.count).sum::<u32>(), 10);
+    assert_eq!(link.counters().dropped_queue, 35);
+    // One has left, and a second one has not quite.
+    assert_eq!(offer(&mut link, 24_000, &train(1, 3)).iter().map(|r| r.count).sum::<u32>(), 1);
+    assert_eq!(offer(&mut link, 10 * MS, &train(1, 12)).iter().map(|r| r.count).sum::<u32>(), 10);
 }
 
 /// The slow, obvious model: a list of the departure times of what waits.
@@ -173,8 +294,9 @@ proptest! {
             delay: Duration::from_millis(3),
             rate_bps: Some(1_000_000_000),
             queue_bytes: Some(100_000),
-            loss: Probability::try_from(loss).unwrap(),
-            corrupt: Probability::try_from(corrupt).unwrap(),
+            loss: LossModel::Random(p(loss)),
+            corrupt: p(corrupt),
+            ..LinkConfig::default()
         });
         let (mut now, mut last) = (0, 0);
         for (gap, segments, flow) in packets {

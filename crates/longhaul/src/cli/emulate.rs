@@ -10,8 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use longhaul_emulator::control::{Client, ControlError, Daemon, Name};
-use longhaul_emulator::loss::Probability;
+use longhaul_emulator::delay::Jitter;
+use longhaul_emulator::dice::Probability;
+use longhaul_emulator::link::Reorder;
+use longhaul_emulator::loss::LossModel;
 use longhaul_emulator::namespace::{self, Namespace};
+use longhaul_emulator::outage::Outage;
 use longhaul_emulator::spec::QueueSpec;
 use longhaul_emulator::topology::host_names;
 use longhaul_emulator::{EngineChoice, Host, LinkSpec, TwoHosts};
@@ -26,6 +30,7 @@ use crate::units;
 #[command(after_help = "Examples:
   longhaul emulate run --rtt 300ms --rate 1Gbit -- ping -c 3 far
   longhaul emulate run --rtt 100ms --rate 1Gbit --loss 0.1% --far 'iperf3 -s -1' -- iperf3 -c far
+  longhaul emulate run --rtt 40ms --jitter 5ms:normal --loss gilbert:0.5%:30% -- ping -c 20 far
   longhaul emulate up lab --rtt 200ms --rate 10Gbit
   longhaul emulate exec lab far -- iperf3 -s -D
   longhaul emulate set lab --loss 1%
@@ -163,12 +168,28 @@ struct LinkSettings {
     /// Rate of the wire, Ethernet framing included: 1Gbit carries 941 Mbit/s of TCP payload [default: unlimited]
     #[arg(long, value_name = "RATE[,RATE]", value_parser = |s: &str| units::each_way(s, units::rate))]
     rate: Option<[Option<u64>; 2]>,
-    /// Drop-tail queue in bytes, or in multiples of rate x RTT, as `1bdp` [default: 1bdp]
+    /// How the delay varies: by up to TIME to each side (`5ms`), normally or by a Pareto distribution with the standard
+    /// deviation TIME (`5ms:normal`, `5ms:pareto`), or by what a file says in milliseconds, one a line (`table=FILE`).
+    /// `:corr=25%` makes it depend on the packet before, `:overtake` lets packets arrive out of order
+    #[arg(long, value_name = "TIME[:HOW][,...]", value_parser = |s: &str| units::each_way(s, units::jitter))]
+    jitter: Option<[Option<Jitter>; 2]>,
+    /// Drop-tail queue in bytes, in packets (`1000p`), or in multiples of rate x RTT (`1bdp`) [default: 1bdp]
     #[arg(long, value_name = "SIZE[,SIZE]", value_parser = |s: &str| units::each_way(s, units::queue))]
     queue: Option<[Option<QueueSpec>; 2]>,
-    /// Share of packets lost at random
+    /// Packets lost: a share at random (`0.1%`); in bursts by Gilbert's and Elliott's model
+    /// (`gilbert:FAIL:RECOVER[:LOSS_IN_BAD[:LOSS_IN_GOOD]]`), by a chain of four states
+    /// (`markov:P13[:P31[:P32[:P23[:P14]]]]`, as netem's), or so many in a row (`burst:BEGIN:PACKETS`)
+    #[arg(long, value_name = "MODEL[,MODEL]", value_parser = |s: &str| units::each_way(s, units::loss))]
+    loss: Option<[Option<LossModel>; 2]>,
+    /// Share of packets that arrive twice
     #[arg(long, value_name = "P[,P]", value_parser = |s: &str| units::each_way(s, units::probability))]
-    loss: Option<[Option<Probability>; 2]>,
+    duplicate: Option<[Option<Probability>; 2]>,
+    /// Share of packets that have no delay and so overtake others; with `:N` only every N-th of a flow may
+    #[arg(long, value_name = "P[:N][,...]", value_parser = |s: &str| units::each_way(s, units::reorder))]
+    reorder: Option<[Option<Reorder>; 2]>,
+    /// When the link is down, since it came up: `10s+2s` after 10 s for 2 s, `10s+2s/60s` and each minute again
+    #[arg(long, value_name = "AT+FOR[/EVERY][,...]", value_parser = |s: &str| units::each_way(s, units::outage))]
+    outage: Option<[Option<Outage>; 2]>,
     /// Share of packets with one flipped bit that checksums do not see
     #[arg(long, value_name = "P[,P]", value_parser = |s: &str| units::each_way(s, units::probability))]
     corrupt: Option<[Option<Probability>; 2]>,
@@ -178,10 +199,14 @@ impl LinkSettings {
     fn spec(&self) -> LinkSpec {
         LinkSpec {
             delay: self.rtt.map_or(self.delay.unwrap_or_default(), |rtt| [Some(rtt / 2); 2]),
+            jitter: self.jitter.clone().unwrap_or_default(),
             rate_bps: self.rate.unwrap_or_default(),
             queue: self.queue.unwrap_or_default(),
             loss: self.loss.unwrap_or_default(),
             corrupt: self.corrupt.unwrap_or_default(),
+            duplicate: self.duplicate.unwrap_or_default(),
+            reorder: self.reorder.unwrap_or_default(),
+            outage: self.outage.unwrap_or_default(),
         }
     }
 }

@@ -23,7 +23,7 @@ enum Command {
     Cp(Box<cp::Cp>),
     Serve(serve::Serve),
     Key(key::Key),
-    Emulate(emulate::Emulate),
+    Emulate(Box<emulate::Emulate>),
     /// Print completions for a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
