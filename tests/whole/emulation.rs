@@ -108,3 +108,42 @@ fn packets_can_be_held_in_the_kernel() {
     assert_eq!(ping("far").0, Some(1), "a dead link answers nothing");
     assert_eq!(emulate(&["down", &name]).0, Some(0));
 }
+
+#[test]
+fn packets_are_treated_as_the_link_is_described() {
+    require!(Need::Emulator, Need::Ping);
+    // What `ping` and the link's report say.
+    let ping = |link: &[&str], words: &[&str]| {
+        let mut command = Command::new(LONGHAUL);
+        command.args(["emulate", "run", "--rtt", "10ms"]).args(link);
+        command.args(["--", "ping", "-i", "0.01", "-W", "1", "far"]).args(words);
+        let output = command.output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let says = |said: &str, words: &[&str]| {
+        assert!(words.iter().all(|words| said.contains(words)), "{words:?} in: {said}");
+    };
+    says(
+        &ping(&["--duplicate", "100%,0"], &["-c", "20"]),
+        &["20 packets transmitted, 20 received, +1", "duplicated 2"],
+    );
+    says(
+        &ping(&["--outage", "0s+30s,1h+1s"], &["-c", "3"]),
+        &[" 0 received", "lost while the link was down "],
+    );
+    // One burst after the other.
+    let model = ["--loss", "burst:100%:3,0"];
+    says(&ping(&model, &["-c", "5"]), &["5 packets transmitted, 0 received"]);
+    let said = ping(&["--jitter", "60ms:overtake,0ms"], &["-c", "100"]);
+    let sequence: Vec<u32> = said
+        .split("icmp_seq=")
+        .skip(1)
+        .map(|rest| rest.split(' ').next().and_then(|number| number.parse().ok()).unwrap())
+        .collect();
+    assert!(sequence.len() > 90 && !sequence.is_sorted(), "{said}");
+    // ECT(0) packets that wait for too long are marked, others dropped.
+    let slow = ["--rate", "256kbit,1Gbit", "--queue", "1MB", "--aqm", "codel:interval=30ms:ecn"];
+    let flood = ["-c", "100", "-s", "1000"];
+    says(&ping(&slow, &[&flood[..], &["-Q", "2"]].concat()), &["100 received", ", marked "]);
+    says(&ping(&slow, &flood), &["dropped by its management "]);
+}

@@ -25,6 +25,8 @@ pub enum Purpose {
     Jitter = 7,
     /// The same, the second of two rolls.
     JitterAngle = 8,
+    /// Is it dropped from the queue at random?
+    Drd = 9,
 }
 
 /// A probability in `0..=1`, as a threshold on a 64-bit roll.

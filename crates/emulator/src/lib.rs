@@ -22,7 +22,7 @@
 //! | --- | --- |
 //! | [`link`] | one direction of a link: what happens to each packet, and when |
 //! | [`dice`] | seeded decisions keyed by flow and packet number |
-//! | [`loss`], [`delay`], [`outage`] | which packets are lost, how the delay varies, when the link is down |
+//! | [`aqm`], [`loss`], [`delay`], [`outage`] | how a queue is managed, which packets are lost, how the delay varies, when the link is down |
 //! | [`packet`] | IP headers: segments of a GSO packet, flows, cutting a packet in two |
 //! | [`memory`] | where packets wait |
 //! | [`driver`] | takes, holds and delivers packets, by one of two engines |
@@ -32,6 +32,7 @@
 //! | [`topology`] | two hosts and their link, running |
 //! | [`control`] | a running topology by name: `up`, `exec`, `set`, `show`, `down` |
 
+pub mod aqm;
 pub mod control;
 pub mod delay;
 pub mod dice;

@@ -1,6 +1,6 @@
 //! One direction of a link: the fate and the delivery time of each packet. Pure: the caller passes `now`.
 //!
-//! A packet meets, in this order: the queue (drop-tail, in bytes or packets), the wire (rate; each segment is charged
+//! A packet meets, in this order: the queue (drop-tail, in bytes or packets) and its management, the wire (rate; each segment is charged
 //! with its headers and Ethernet's overhead), outages, loss, corruption and duplication on the wire, and the delay with
 //! its jitter. First in, first out and one rate, so a queue in bytes needs no list of packets: what waits is the time until
 //! the wire is free.
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::aqm::{Aqm, CoDel, Verdict, drd_share};
 use crate::delay::Jitter;
 use crate::dice::{Dice, Probability, Purpose};
 use crate::limits::{CARRY_WHOLE_MAX, DELAY_MAX, ETHERNET_OVERHEAD_BYTES, FLOWS_MAX};
@@ -39,6 +40,8 @@ pub struct LinkConfig {
     pub queue_bytes: Option<u64>,
     /// Segments that may, the one on the wire included; none: no limit.
     pub queue_packets: Option<NonZeroU64>,
+    /// How the queue is managed before it is full; only where there is a rate.
+    pub aqm: Option<Aqm>,
     /// Which segments are lost.
     pub loss: LossModel,
     /// Each segment, independently: one bit of its payload is flipped, unseen by TCP's checksum.
@@ -88,6 +91,7 @@ impl LinkConfig {
             && self.jitter.is_none()
             && self.reorder.is_none()
             && self.outage.is_none()
+            && self.aqm.is_none()
             && (!self.loss.is_possible() || self.loss.is_certain())
     }
 }
@@ -127,6 +131,8 @@ pub struct Run {
     pub deliver_at: Nanos,
     /// A random number that names the payload bit to flip, in a run of one.
     pub corrupt: Option<u64>,
+    /// To be marked: congestion experienced (RFC 3168).
+    pub mark: bool,
 }
 
 /// What has passed, in segments as the wire sees them.
@@ -138,6 +144,10 @@ pub struct Counters {
     pub bytes: u64,
     /// Dropped because the queue was full.
     pub dropped_queue: u64,
+    /// Dropped by the queue's management.
+    pub dropped_aqm: u64,
+    /// Marked by it, and delivered unless they were lost later.
+    pub marked: u64,
     /// Lost on the wire.
     pub lost: u64,
     /// Lost because the link was down.
@@ -176,6 +186,7 @@ pub struct Link {
     last_delivery: Nanos,
     /// When each waiting segment will have left; only where their number is limited.
     departures: VecDeque<u128>,
+    codel: CoDel,
     flows: HashMap<FlowKey, Flow>,
     flows_seen: u64,
     counters: Counters,
@@ -195,6 +206,7 @@ impl Link {
             free_at: 0,
             last_delivery: 0,
             departures: VecDeque::new(),
+            codel: CoDel::default(),
             flows: HashMap::new(),
             flows_seen: 0,
             counters: Counters::default(),
@@ -260,11 +272,19 @@ impl Link {
                 continue;
             }
             let begins = self.free_at.max(now_fine);
+            let verdict = self.manage(now, whole(begins), train.can_be_marked, flow.number, number);
+            if verdict == Verdict::Drop {
+                self.counters.dropped_aqm += 1;
+                runs.extend(open.take().map(|open| open.run));
+                continue;
+            }
+            let mark = verdict == Verdict::Mark;
+            self.counters.marked += u64::from(mark);
             self.free_at = begins + u128::from(self.byte_time) * u128::from(wire_bytes);
             if self.byte_time > 0 {
                 queued = with_it;
                 self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(queued);
-                if self.config.queue_packets.is_some() {
+                if self.counts_packets() {
                     self.departures.push_back(self.free_at);
                 }
             }
@@ -288,7 +308,7 @@ impl Link {
             self.counters.duplicated += u64::from(again);
             let deliver_at =
                 if overtakes { whole(self.free_at) } else { self.arrival(self.free_at, deviation) };
-            let run = Run { first: index, count: 1, deliver_at, corrupt };
+            let run = Run { first: index, count: 1, deliver_at, corrupt, mark };
             match &mut open {
                 Some(open) if self.joins(open, &run) => {
                     open.run.count += 1;
@@ -313,14 +333,37 @@ impl Link {
         if self.byte_time == 0 {
             return false;
         }
-        if let Some(max) = self.config.queue_packets {
+        if self.counts_packets() {
             let left = self.departures.partition_point(|at| *at <= now);
             self.departures.drain(..left);
-            if self.departures.len() as u64 >= max.get() {
-                return true;
-            }
+        }
+        if self.config.queue_packets.is_some_and(|max| self.departures.len() as u64 >= max.get()) {
+            return true;
         }
         self.config.queue_bytes.is_some_and(|max| with_it > max.max(wire_bytes))
+    }
+
+    fn counts_packets(&self) -> bool {
+        self.config.queue_packets.is_some() || matches!(self.config.aqm, Some(Aqm::Drd { .. }))
+    }
+
+    /// What the queue's management makes of a segment that came at `now` and will leave the queue at `leaves`.
+    fn manage(&mut self, now: Nanos, leaves: Nanos, can_be_marked: bool, flow: u64, number: u64) -> Verdict {
+        let Some(aqm) = self.config.aqm.filter(|_| self.byte_time > 0) else { return Verdict::Keep };
+        let can_mark = can_be_marked && aqm.marks();
+        match aqm {
+            Aqm::CoDel { target, interval, .. } => {
+                self.codel.judge(leaves, leaves - now, target, interval, can_mark)
+            }
+            Aqm::Drd { min, max, .. } => {
+                let share = drd_share(self.departures.len() as u64, min, max);
+                match self.dice.fraction(Purpose::Drd, flow, number) < share {
+                    false => Verdict::Keep,
+                    true if can_mark => Verdict::Mark,
+                    true => Verdict::Drop,
+                }
+            }
+        }
     }
 
     /// Whether a segment goes on together with those before it.
@@ -328,6 +371,7 @@ impl Link {
         let has_own_times = self.config.jitter.is_some() || self.config.reorder.is_some();
         open.run.corrupt.is_none()
             && next.corrupt.is_none()
+            && open.run.mark == next.mark
             && match has_own_times {
                 true => open.run.deliver_at == next.deliver_at,
                 false => self.free_at - open.began <= CARRY_WHOLE_MAX.as_nanos() << FRACTION_BITS,

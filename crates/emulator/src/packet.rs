@@ -73,6 +73,8 @@ pub struct Train {
     pub segment_bytes: u32,
     /// Payload of the last segment.
     pub last_bytes: u32,
+    /// Its sender understands marks (RFC 3168): ECT(0), ECT(1), or marked already.
+    pub can_be_marked: bool,
 }
 
 impl Train {
@@ -81,7 +83,14 @@ impl Train {
     #[must_use]
     pub fn of_held(head: &[u8], len: usize) -> Self {
         let len = len as u32;
-        let single = |flow| Self { flow, segments: 1, header_bytes: 0, segment_bytes: len, last_bytes: len };
+        let single = |flow| Self {
+            flow,
+            segments: 1,
+            header_bytes: 0,
+            segment_bytes: len,
+            last_bytes: len,
+            can_be_marked: can_be_marked(head),
+        };
         let Some((layout, flow)) = Layout::parse(head) else { return single(FlowKey::OTHER) };
         let header_bytes = layout.payload_at as u32;
         if len <= MTU || header_bytes >= MTU {
@@ -95,6 +104,7 @@ impl Train {
             header_bytes,
             segment_bytes,
             last_bytes: payload - (segments - 1) * segment_bytes,
+            can_be_marked: can_be_marked(head),
         }
     }
 
@@ -156,6 +166,7 @@ impl<'a> Packet<'a> {
             header_bytes: 0,
             segment_bytes: ip.len() as u32,
             last_bytes: ip.len() as u32,
+            can_be_marked: can_be_marked(ip),
         };
         let Some((layout, flow)) = Layout::parse(ip) else {
             return Some(Self { vnet, ip, layout: None, train: single(FlowKey::OTHER) });
@@ -175,6 +186,7 @@ impl<'a> Packet<'a> {
                 header_bytes: layout.payload_at as u32,
                 segment_bytes: gso as u32,
                 last_bytes: (payload - (segments - 1) * gso) as u32,
+                can_be_marked: can_be_marked(ip),
             }
         } else {
             single(flow)
@@ -191,7 +203,7 @@ impl<'a> Packet<'a> {
     /// Whether `run` is the whole packet, unharmed: then its bytes can be written as they are.
     #[must_use]
     pub fn is_whole(&self, run: &Run) -> bool {
-        run.first == 0 && run.count == self.train.segments && run.corrupt.is_none()
+        run.first == 0 && run.count == self.train.segments && run.corrupt.is_none() && !run.mark
     }
 
     /// The bytes of `run`'s payload, and where in the packet's payload they begin.
@@ -275,6 +287,37 @@ impl Layout {
         let ports = if matches!(protocol, TCP | UDP) { (port(0), port(2)) } else { (0, 0) };
         let layout = Self { ip_version: version, transport_at, payload_at: transport_at + header, protocol };
         Some((layout, FlowKey { addresses: Some(addresses), protocol, ports }))
+    }
+}
+
+/// The two bits of RFC 3168 in the header of an IP packet.
+fn congestion_bits(ip: &[u8]) -> Option<(usize, u8)> {
+    match ip.first()? >> 4 {
+        4 => Some((1, 0x03)),
+        // The traffic class lies across the first two bytes.
+        6 => Some((1, 0x30)),
+        _ => None,
+    }
+}
+
+fn can_be_marked(ip: &[u8]) -> bool {
+    congestion_bits(ip).is_some_and(|(at, bits)| ip.get(at).is_some_and(|byte| byte & bits != 0))
+}
+
+/// Marks an IP packet: congestion experienced. One that has no such bits stays as it is.
+pub fn mark_congestion(ip: &mut [u8]) {
+    let Some((at, bits)) = congestion_bits(ip) else { return };
+    let is_v4 = bits == 0x03;
+    if ip.len() < if is_v4 { 20 } else { 40 } {
+        return;
+    }
+    let before = u16::from_be_bytes([ip[0], ip[1]]);
+    ip[at] |= bits;
+    if is_v4 {
+        // HC' = ~(~HC + ~m + m') (RFC 1624)
+        let after = u16::from_be_bytes([ip[0], ip[1]]);
+        let sum = u16::from_be_bytes([ip[10], ip[11]]);
+        put_u16(ip, 10, !fold(u32::from(!sum) + u32::from(!before) + u32::from(after)));
     }
 }
 

@@ -116,6 +116,8 @@ impl fmt::Display for Report {
             )?;
             for (what, count) in [
                 ("lost while the link was down", c.lost_outage),
+                ("dropped by its management", c.dropped_aqm),
+                ("marked", c.marked),
                 ("corrupted", c.corrupted),
                 ("duplicated", c.duplicated),
                 ("sent ahead", c.reordered),

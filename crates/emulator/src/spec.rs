@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::aqm::Aqm;
 use crate::delay::Jitter;
 use crate::dice::Probability;
 use crate::limits::{DELAY_MAX, ETHERNET_OVERHEAD_BYTES, MTU};
@@ -41,6 +42,8 @@ pub struct LinkSpec {
     pub rate_bps: EachWay<u64>,
     /// Without it 1 BDP, where there is a rate.
     pub queue: EachWay<QueueSpec>,
+    /// How the queue is managed before it is full.
+    pub aqm: EachWay<Aqm>,
     /// Which segments are lost.
     pub loss: EachWay<LossModel>,
     /// Probability of a flipped bit in a segment.
@@ -65,6 +68,9 @@ pub enum SpecError {
     /// Ways out of a state that are taken more often than always.
     #[error("the chances to leave a state add up to more than 100 % (p13 + p14, or p31 + p32)")]
     LossChain,
+    /// There is no queue to manage.
+    #[error("a managed queue (`--aqm`) needs `--rate`")]
+    AqmWithoutRate,
     /// A queue in BDPs where the BDP is not defined.
     #[error("a queue in BDPs needs `--rate`")]
     BdpWithoutRate,
@@ -85,6 +91,7 @@ impl LinkSpec {
             jitter: over(&self.jitter, &change.jitter),
             rate_bps: over(&self.rate_bps, &change.rate_bps),
             queue: over(&self.queue, &change.queue),
+            aqm: over(&self.aqm, &change.aqm),
             loss: over(&self.loss, &change.loss),
             corrupt: over(&self.corrupt, &change.corrupt),
             duplicate: over(&self.duplicate, &change.duplicate),
@@ -116,6 +123,9 @@ impl LinkSpec {
             if rate_bps == Some(0) {
                 return Err(SpecError::ZeroRate);
             }
+            if self.aqm[i].is_some() && rate_bps.is_none() {
+                return Err(SpecError::AqmWithoutRate);
+            }
             let bdp = rate_bps.map(|rate| rate as f64 * rtt.as_secs_f64() / 8.0);
             let queue_bytes = match (self.queue[i], bdp) {
                 (Some(QueueSpec::Bytes(bytes)), _) => Some(bytes),
@@ -134,6 +144,7 @@ impl LinkSpec {
                     Some(QueueSpec::Packets(packets)) => Some(packets),
                     _ => None,
                 },
+                aqm: self.aqm[i],
                 loss: self.loss[i].unwrap_or_default(),
                 corrupt: self.corrupt[i].unwrap_or_default(),
                 duplicate: self.duplicate[i].unwrap_or_default(),

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
+use longhaul_emulator::aqm::Aqm;
 use longhaul_emulator::delay::{Jitter, Shape, table_of};
 use longhaul_emulator::dice::Probability;
 use longhaul_emulator::link::Reorder;
@@ -192,6 +193,40 @@ fn table(file: &str) -> Result<Shape, String> {
     table_of(delays.collect::<Result<_, _>>()?).map_err(|error| format!("{file}: {error}"))
 }
 
+/// `codel`, `codel:ecn:target=5ms:interval=100ms`, `drd:100:500:ecn`.
+pub(crate) fn aqm(text: &str) -> Result<Aqm, String> {
+    let bad = || {
+        format!(
+            "`{text}` manages no queue; write `codel[:target=5ms][:interval=100ms][:ecn]` or `drd:MIN:MAX[:ecn]`"
+        )
+    };
+    let words: Vec<&str> = text.split(':').collect();
+    match words[..] {
+        ["codel", ref options @ ..] => {
+            let (mut target, mut interval, mut ecn) = (CODEL_TARGET, CODEL_INTERVAL, false);
+            for option in options {
+                match option.split_once('=') {
+                    None if *option == "ecn" => ecn = true,
+                    Some(("target", time)) => target = duration(time)?,
+                    Some(("interval", time)) => interval = duration(time)?,
+                    _ => return Err(bad()),
+                }
+            }
+            Ok(Aqm::CoDel { target, interval, ecn })
+        }
+        ["drd", min, max, ref options @ ..] if matches!(options, [] | ["ecn"]) => {
+            let min = min.parse().map_err(|_| bad())?;
+            let max: NonZeroU64 = max.parse().map_err(|_| bad())?;
+            if min > max.get() { Err(bad()) } else { Ok(Aqm::Drd { min, max, ecn: !options.is_empty() }) }
+        }
+        _ => Err(bad()),
+    }
+}
+
+// RFC 8289, section 3
+const CODEL_TARGET: Duration = Duration::from_millis(5);
+const CODEL_INTERVAL: Duration = Duration::from_millis(100);
+
 /// `1%`, `25%:5`.
 pub(crate) fn reorder(text: &str) -> Result<Reorder, String> {
     let (chance, gap) = text.split_once(':').unwrap_or((text, "1"));
@@ -309,6 +344,13 @@ mod tests {
         let all = Jitter { shape: Shape::Pareto, correlation: p(0.25), overtakes: true, ..plain };
         assert_eq!(jitter("5ms:pareto:corr=25%:overtake"), Ok(all));
         assert!(jitter("5ms:gaussian").unwrap_err().contains("normal") && jitter("table=/nowhere").is_err());
+        let (target, interval) = (Duration::from_millis(20), CODEL_INTERVAL);
+        assert_eq!(aqm("codel:target=20ms:ecn"), Ok(Aqm::CoDel { target, interval, ecn: true }));
+        let max = NonZeroU64::new(500).unwrap();
+        assert_eq!(aqm("drd:100:500"), Ok(Aqm::Drd { min: 100, max, ecn: false }));
+        assert!(
+            ["drd:5:4", "drd:1", "codel:fast", "red", "drd:1:2:ecn:x"].iter().all(|text| aqm(text).is_err())
+        );
         let gap = |gap| NonZeroU64::new(gap).unwrap();
         assert_eq!(reorder("25%:5"), Ok(Reorder { probability: p(0.25), gap: gap(5) }));
         assert_eq!(reorder("1%"), Ok(Reorder { probability: p(0.01), gap: gap(1) }));
@@ -346,7 +388,7 @@ mod tests {
         #[test]
         fn no_text_panics(text in "\\PC*") {
             let _ = (duration(&text), rate(&text), size(&text), probability(&text), queue(&text));
-            let _ = (loss(&text), jitter(&text), reorder(&text), outage(&text));
+            let _ = (loss(&text), jitter(&text), reorder(&text), outage(&text), aqm(&text));
         }
     }
 }

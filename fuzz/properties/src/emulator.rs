@@ -20,7 +20,7 @@ pub fn packet(data: &[u8]) {
     assert!(train.segments > 0);
     let payload = (train.segments as usize - 1) * train.segment_bytes as usize + train.last_bytes as usize;
     assert_eq!(train.header_bytes as usize + payload, ip_bytes);
-    let run = |first, count| Run { first, count, deliver_at: 0, corrupt: None };
+    let run = |first, count| Run { first, count, deliver_at: 0, corrupt: None, mark: false };
     let whole = run(0, train.segments);
     assert!(packet.is_whole(&whole));
     let cut = packet.cut(&whole);
@@ -83,7 +83,10 @@ fn carry(link: &mut Link, now: Nanos, train: &Train) {
     let delivered: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
     let twice = after.duplicated - before.duplicated;
     assert_eq!(after.delivered - before.delivered + twice, delivered);
-    assert_eq!(after.segments, after.dropped_queue + after.lost + after.lost_outage + after.delivered);
+    assert_eq!(
+        after.segments,
+        after.dropped_queue + after.dropped_aqm + after.lost + after.lost_outage + after.delivered
+    );
     assert!(runs.iter().all(|run| run.deliver_at >= now));
     let config = link.config();
     let overtaking = config.reorder.is_some() || config.jitter.as_ref().is_some_and(|j| j.overtakes);

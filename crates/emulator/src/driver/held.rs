@@ -108,7 +108,7 @@ impl Direction<HeldId> {
         let last = self.waiting.back().map_or(now, |waiting| waiting.run.deliver_at);
         let deliver_at = self.runs.last().map_or(last, |run| run.deliver_at);
         self.runs.clear();
-        let run = Run { first: 0, count: train.segments, deliver_at, corrupt: None };
+        let run = Run { first: 0, count: train.segments, deliver_at, corrupt: None, mark: false };
         self.wait(run, HeldId { id: packet.id, drop });
     }
 }

@@ -9,7 +9,7 @@ use crate::driver::{Clock, Direction, Engine};
 use crate::limits::{MEMORY_SLACK_BYTES, MEMORY_TOUCHED_BYTES_MAX, READ_BATCH};
 use crate::link::{LinkConfig, LinkPair, Nanos, Run};
 use crate::memory::{Handle, PacketMemory};
-use crate::packet::Packet;
+use crate::packet::{Packet, VNET_HEADER_BYTES, mark_congestion};
 use crate::tun::Tun;
 
 /// Two TUN devices and the packets on their way between them.
@@ -107,14 +107,19 @@ fn write_run(device: &Tun, bytes: &[u8], run: &Run) -> io::Result<()> {
         return device.write_packet(&[IoSlice::new(bytes)]);
     }
     let cut = packet.cut(run);
-    match run.corrupt.and_then(|random| packet.corrupt_bit(run, random)) {
-        Some((at, bit)) => {
-            let mut payload = cut.payload.to_vec(); // rare; the original may be shared by other runs
-            payload[at] ^= bit;
-            device.write_packet(&[IoSlice::new(cut.headers()), IoSlice::new(&payload)])
-        }
-        None => device.write_packet(&[IoSlice::new(cut.headers()), IoSlice::new(cut.payload)]),
+    let flip = run.corrupt.and_then(|random| packet.corrupt_bit(run, random));
+    if flip.is_none() && !run.mark {
+        return device.write_packet(&[IoSlice::new(cut.headers()), IoSlice::new(cut.payload)]);
     }
+    // Rare; the original may be shared by other runs.
+    let mut bytes = [cut.headers(), cut.payload].concat();
+    if let Some((at, bit)) = flip {
+        bytes[cut.headers().len() + at] ^= bit;
+    }
+    if run.mark {
+        mark_congestion(&mut bytes[VNET_HEADER_BYTES..]);
+    }
+    device.write_packet(&[IoSlice::new(&bytes)])
 }
 
 /// Memory worth touching before the start: what a full link holds, if it is fast enough for page faults to matter.

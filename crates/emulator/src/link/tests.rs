@@ -7,7 +7,14 @@ use crate::packet::{FlowKey, Train};
 const MS: u64 = 1_000_000;
 
 fn train(flow: u16, segments: u32) -> Train {
-    Train { flow: FlowKey::for_test(flow), segments, header_bytes: 52, segment_bytes: 1448, last_bytes: 1448 }
+    Train {
+        flow: FlowKey::for_test(flow),
+        segments,
+        header_bytes: 52,
+        segment_bytes: 1448,
+        last_bytes: 1448,
+        can_be_marked: flow.is_multiple_of(2),
+    }
 }
 
 fn p(p: f64) -> Probability {
@@ -28,7 +35,7 @@ fn offer(link: &mut Link, now: Nanos, train: &Train) -> Vec<Run> {
 fn a_delay_alone_carries_the_packet_whole() {
     let mut link = link(LinkConfig::with_delay(Duration::from_millis(100)));
     let runs = offer(&mut link, 5, &train(1, 45));
-    assert_eq!(runs, [Run { first: 0, count: 45, deliver_at: 100 * MS + 5, corrupt: None }]);
+    assert_eq!(runs, [Run { first: 0, count: 45, deliver_at: 100 * MS + 5, corrupt: None, mark: false }]);
 }
 
 #[test]
@@ -221,6 +228,35 @@ fn an_outage_lets_nothing_through() {
         (0..200).filter(|i| !offer(&mut link, i * 10 * MS, &train(1, 2)).is_empty()).collect();
     assert_eq!(got, (0..100).chain(120..200).collect::<Vec<u64>>());
     assert_eq!(link.counters().lost_outage, 40);
+}
+
+#[test]
+fn a_managed_queue_drops_or_marks() {
+    let codel =
+        |ecn| Aqm::CoDel { target: Duration::from_millis(5), interval: Duration::from_millis(100), ecn };
+    let drd = |ecn| Aqm::Drd { min: 50, max: NonZeroU64::new(100).unwrap(), ecn };
+    for aqm in [codel(false), codel(true), drd(false), drd(true)] {
+        for flow in [1, 2] {
+            let mut link =
+                link(LinkConfig { rate_bps: Some(100_000_000), aqm: Some(aqm), ..LinkConfig::default() });
+            let mut runs = Vec::new();
+            // 123 us each on the wire, one every 100.
+            (0..100_000u64).for_each(|i| link.offer(i * 100_000, &train(flow, 1), &mut runs));
+            let c = link.counters();
+            let marks = runs.iter().filter(|run| run.mark).count() as u64;
+            assert_eq!((c.marked, c.delivered + c.dropped_aqm), (marks, c.segments));
+            // The second flow understands marks.
+            let wants_mark = aqm.marks() && flow == 2;
+            assert_eq!((c.marked > 1000, c.dropped_aqm > 1000), (wants_mark, !wants_mark), "{aqm:?} {c:?}");
+        }
+    }
+    let mut idle =
+        link(LinkConfig { rate_bps: Some(100_000_000), aqm: Some(drd(false)), ..LinkConfig::default() });
+    assert_eq!(
+        offer(&mut idle, 0, &train(1, 50)).iter().map(|r| r.count).sum::<u32>(),
+        50,
+        "none below the minimum"
+    );
 }
 
 #[test]

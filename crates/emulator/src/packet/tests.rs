@@ -114,7 +114,7 @@ proptest! {
         prop_assert_eq!(n as usize, payload.div_ceil(PAYLOAD));
         let (first, last) = (a.min(b) % n, a.max(b) % n);
         let (first, last) = (first.min(last), first.max(last));
-        let run = Run { first, count: last - first + 1, deliver_at: 0, corrupt: None };
+        let run = Run { first, count: last - first + 1, deliver_at: 0, corrupt: None, mark: false };
         let part = bytes_of(&packet.cut(&run));
         let whole = segment(&bytes);
         prop_assert_eq!(segment(&part), whole[first as usize..=last as usize].to_vec());
@@ -133,7 +133,7 @@ proptest! {
             let train = packet.train();
             prop_assert!(train.segments > 0);
             for first in 0..train.segments.min(5) {
-                let run = Run { first, count: 1, deliver_at: 0, corrupt: Some(random) };
+                let run = Run { first, count: 1, deliver_at: 0, corrupt: Some(random), mark: false };
                 let cut = packet.cut(&run);
                 if let Some((at, _)) = packet.corrupt_bit(&run, random) {
                     prop_assert!(at < cut.payload.len());
@@ -152,7 +152,7 @@ fn a_datagram_train_is_cut_into_datagrams() {
     let packet = Packet::parse(&bytes).unwrap();
     // The TCP header's last 24 bytes count as payload now: 3024 bytes, three segments.
     assert_eq!(packet.train().segments, 3);
-    let cut = packet.cut(&Run { first: 1, count: 1, deliver_at: 0, corrupt: None });
+    let cut = packet.cut(&Run { first: 1, count: 1, deliver_at: 0, corrupt: None, mark: false });
     assert_eq!(cut.payload.len(), PAYLOAD);
     let headers = &cut.headers()[VNET_HEADER_BYTES..];
     assert_eq!(u16::from_be_bytes([headers[24], headers[25]]) as usize, 8 + PAYLOAD);
@@ -164,9 +164,39 @@ fn a_flipped_bit_lies_in_the_payload_of_a_single_packet_too() {
     let mut bytes = tcp_gso(4, 100, 0);
     bytes[1] = GSO_NONE;
     let packet = Packet::parse(&bytes).unwrap();
-    let run = Run { first: 0, count: 1, deliver_at: 0, corrupt: Some(7) };
+    let run = Run { first: 0, count: 1, deliver_at: 0, corrupt: Some(7), mark: false };
     for random in 0..2000 {
         let (at, _) = packet.corrupt_bit(&run, random).unwrap();
         assert!((52..152).contains(&at), "{at}");
+    }
+}
+
+#[test]
+fn a_mark_leaves_the_header_s_checksum_right() {
+    for (version, at, capable) in [(4, 1, 0x02), (6, 1, 0x20)] {
+        let mut ip = tcp_gso(version, 100, 0)[VNET_HEADER_BYTES..].to_vec();
+        assert!(!can_be_marked(&ip));
+        ip[at] |= capable;
+        assert!(can_be_marked(&ip));
+        let sum =
+            |ip: &[u8]| fold(ip[..20].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum());
+        if version == 4 {
+            let check = !sum(&ip);
+            put_u16(&mut ip, 10, check);
+            assert_eq!(sum(&ip), 0xffff);
+        }
+        let before = ip.clone();
+        mark_congestion(&mut ip);
+        assert_eq!(ip[at], before[at] | capable | capable >> 1);
+        if version == 4 {
+            assert_eq!(sum(&ip), 0xffff);
+        } else {
+            assert_eq!((&ip[..1], &ip[2..]), (&before[..1], &before[2..]));
+        }
+    }
+    for mut short in [vec![], vec![0x45, 2], vec![0x60; 39], vec![0; 60]] {
+        let before = short.clone();
+        mark_congestion(&mut short);
+        assert_eq!(short, before);
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use longhaul_emulator::aqm::Aqm;
 use longhaul_emulator::control::{Client, ControlError, Daemon, Name};
 use longhaul_emulator::delay::Jitter;
 use longhaul_emulator::dice::Probability;
@@ -176,6 +177,11 @@ struct LinkSettings {
     /// Drop-tail queue in bytes, in packets (`1000p`), or in multiples of rate x RTT (`1bdp`) [default: 1bdp]
     #[arg(long, value_name = "SIZE[,SIZE]", value_parser = |s: &str| units::each_way(s, units::queue))]
     queue: Option<[Option<QueueSpec>; 2]>,
+    /// Drops packets before the queue is full: by how long they wait (`codel[:target=5ms][:interval=100ms]`, RFC 8289), or
+    /// by how many wait (`drd:MIN:MAX`, NIST Net's derivative random drop: none below MIN, 95 % from MAX on). `:ecn` marks
+    /// those that can be instead
+    #[arg(long, value_name = "HOW[,HOW]", value_parser = |s: &str| units::each_way(s, units::aqm))]
+    aqm: Option<[Option<Aqm>; 2]>,
     /// Packets lost: a share at random (`0.1%`); in bursts by Gilbert's and Elliott's model
     /// (`gilbert:FAIL:RECOVER[:LOSS_IN_BAD[:LOSS_IN_GOOD]]`), by a chain of four states
     /// (`markov:P13[:P31[:P32[:P23[:P14]]]]`, as netem's), or so many in a row (`burst:BEGIN:PACKETS`)
@@ -202,6 +208,7 @@ impl LinkSettings {
             jitter: self.jitter.clone().unwrap_or_default(),
             rate_bps: self.rate.unwrap_or_default(),
             queue: self.queue.unwrap_or_default(),
+            aqm: self.aqm.unwrap_or_default(),
             loss: self.loss.unwrap_or_default(),
             corrupt: self.corrupt.unwrap_or_default(),
             duplicate: self.duplicate.unwrap_or_default(),
