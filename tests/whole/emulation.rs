@@ -142,7 +142,7 @@ fn packets_are_treated_as_the_link_is_described() {
         .collect();
     assert!(sequence.len() > 90 && !sequence.is_sorted(), "{said}");
     // ECT(0) packets that wait for too long are marked, others dropped.
-    let slow = ["--rate", "256kbit,1Gbit", "--queue", "1MB", "--aqm", "codel:interval=30ms:ecn"];
+    let slow = ["--rate", "512kbit,1Gbit", "--queue", "1MB", "--aqm", "codel:interval=30ms:ecn"];
     let flood = ["-c", "100", "-s", "1000"];
     says(&ping(&slow, &[&flood[..], &["-Q", "2"]].concat()), &["100 received", ", marked "]);
     says(&ping(&slow, &flood), &["dropped by its management "]);
