@@ -10,6 +10,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::Context;
+use longhaul_emulator::processors::Processors;
 use longhaul_report::record::projected_seconds;
 use longhaul_report::{Amount, End, Run, Said, Usage, Verdict};
 use rustix::fs::FlockOperation;
@@ -19,7 +20,7 @@ use crate::limited::{Ended, Limited, Words, last_words};
 use crate::link::{Between, Host, Network};
 use crate::server::{Access, remove};
 use crate::tool::{Job, Tool};
-use crate::usage::{self, Processors};
+use crate::usage;
 
 /// What all runs share.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use longhaul_emulator::processors::Processors;
 use longhaul_report::{End, Run, Verdict};
 use serde::Deserialize;
 
@@ -15,7 +16,6 @@ use crate::link::{Between, Host, Network, checked};
 use crate::pair::DEVICE;
 use crate::server::{Listener, remove};
 use crate::tool::Package;
-use crate::usage::Processors;
 
 /// A stream of bytes from `far` to `near`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,7 +28,8 @@
 //! | [`driver`] | takes, holds and delivers packets, by one of two engines |
 //! | [`tun`], [`namespace`] | devices and hosts |
 //! | `nfqueue`, `interface`, `netlink` | what is asked of the kernel |
-//! | [`spec`] | a link as its user describes it |
+//! | [`processors`] | what this machine's host leaves of them |
+//! | [`spec`], [`presets`] | a link as its user describes it, or calls it |
 //! | [`topology`] | two hosts and their link, running |
 //! | [`control`] | a running topology by name: `up`, `exec`, `set`, `show`, `down` |
 
@@ -47,6 +48,8 @@ mod netlink;
 mod nfqueue;
 pub mod outage;
 pub mod packet;
+pub mod presets;
+pub mod processors;
 pub mod report;
 pub mod spec;
 pub mod topology;

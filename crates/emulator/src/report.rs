@@ -55,6 +55,9 @@ pub struct Report {
     pub engine: String,
     /// Whether the driver runs with real-time priority.
     pub realtime: bool,
+    /// Share of the processors' time, of 1, that this machine's own host gave to others since the link came up; none:
+    /// the kernel does not tell.
+    pub stolen: Option<f64>,
     /// From `near` to `far`.
     pub forward: DirectionReport,
     /// From `far` to `near`.
@@ -66,14 +69,29 @@ pub struct Report {
 /// Late by less than this is within the error of a host's own scheduling.
 const LATENESS_P99_MAX: Duration = Duration::from_millis(2);
 
+/// With more than this taken away, hosts under test are slower than they are.
+const STOLEN_MAX: f64 = 0.01;
+
 /// A stall longer than this, or a quarter of the delay where that is more, changes what TCP does.
 const STALL_MAX: Duration = Duration::from_millis(50);
 
 impl Report {
     /// Puts both directions together and judges them.
     #[must_use]
-    pub fn new(engine: &str, realtime: bool, forward: DirectionReport, backward: DirectionReport) -> Self {
+    pub fn new(
+        engine: &str,
+        realtime: bool,
+        stolen: Option<f64>,
+        forward: DirectionReport,
+        backward: DirectionReport,
+    ) -> Self {
         let mut doubts = Vec::new();
+        if let Some(share) = stolen.filter(|share| *share > STOLEN_MAX) {
+            let percent = share * 100.0;
+            doubts.push(format!(
+                "{percent:.0} % of the processors' time went to other machines on the same host"
+            ));
+        }
         for (name, direction) in [("near->far", &forward), ("far->near", &backward)] {
             if direction.own_drops > 0 {
                 doubts.push(format!("{name}: the emulator itself dropped {} packets", direction.own_drops));
@@ -93,7 +111,7 @@ impl Report {
                 doubts.push(format!("{name}: it stalled for {worst:?} (the CPUs are too busy)"));
             }
         }
-        Self { engine: engine.to_owned(), realtime, forward, backward, doubts }
+        Self { engine: engine.to_owned(), realtime, stolen, forward, backward, doubts }
     }
 }
 

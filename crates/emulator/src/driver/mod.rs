@@ -25,6 +25,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use crate::dice::Dice;
 use crate::limits::{QUANTA_PER_DELAY, QUANTUM_MAX, QUANTUM_MIN_NS};
 use crate::link::{Link, LinkConfig, LinkPair, Nanos, Run};
+use crate::processors::Processors;
 use crate::report::{DirectionReport, Lateness, Report};
 
 /// Where packets are while they are on their way.
@@ -167,6 +168,7 @@ pub struct Driver<E: Engine> {
     requests: Receiver<Request>,
     wake: std::sync::Arc<OwnedFd>,
     clock: Clock,
+    processors: Option<Processors>,
     realtime: bool,
 }
 
@@ -186,6 +188,7 @@ impl<E: Engine> Driver<E> {
             requests: inbox,
             wake: std::sync::Arc::clone(&wake),
             clock: Clock(Instant::now()),
+            processors: Processors::now(),
             realtime: false,
         };
         Ok((driver, DriverHandle { requests, wake }))
@@ -299,7 +302,8 @@ impl<E: Engine> Driver<E> {
                 coarse_drops: d.coarse_drops,
             }
         });
-        Report::new(self.engine.name(), self.realtime, forward, backward)
+        let stolen = self.processors.and_then(Processors::stolen);
+        Report::new(self.engine.name(), self.realtime, stolen, forward, backward)
     }
 }
 

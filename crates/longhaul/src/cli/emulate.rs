@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use longhaul_emulator::aqm::Aqm;
 use longhaul_emulator::control::{Client, ControlError, Daemon, Name};
@@ -17,6 +18,7 @@ use longhaul_emulator::link::Reorder;
 use longhaul_emulator::loss::LossModel;
 use longhaul_emulator::namespace::{self, Namespace};
 use longhaul_emulator::outage::Outage;
+use longhaul_emulator::presets::{PRESETS, Preset};
 use longhaul_emulator::spec::QueueSpec;
 use longhaul_emulator::topology::host_names;
 use longhaul_emulator::{EngineChoice, Host, LinkSpec, TwoHosts};
@@ -31,6 +33,7 @@ use crate::units;
 #[command(after_help = "Examples:
   longhaul emulate run --rtt 300ms --rate 1Gbit -- ping -c 3 far
   longhaul emulate run --rtt 100ms --rate 1Gbit --loss 0.1% --far 'iperf3 -s -1' -- iperf3 -c far
+  longhaul emulate run --preset tokyo-cern -- ping -c 3 far
   longhaul emulate run --rtt 40ms --jitter 5ms:normal --loss gilbert:0.5%:30% -- ping -c 20 far
   longhaul emulate up lab --rtt 200ms --rate 10Gbit
   longhaul emulate exec lab far -- iperf3 -s -D
@@ -160,6 +163,9 @@ impl From<EngineArg> for EngineChoice {
 /// Values may differ each way: `NEAR_TO_FAR,FAR_TO_NEAR`, as in `--rate 1Gbit,100Mbit`.
 #[derive(Debug, Args)]
 struct LinkSettings {
+    /// A link by its name; what is said besides replaces its settings
+    #[arg(long, value_name = "NAME", value_parser = preset())]
+    preset: Option<String>,
     /// Round-trip time, half of it each way
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "delay")]
     rtt: Option<Duration>,
@@ -201,8 +207,19 @@ struct LinkSettings {
     corrupt: Option<[Option<Probability>; 2]>,
 }
 
+/// Names of links, with what they are.
+fn preset() -> impl TypedValueParser<Value = String> {
+    PossibleValuesParser::new(PRESETS.iter().map(|preset| PossibleValue::new(preset.name).help(preset.about)))
+}
+
 impl LinkSettings {
     fn spec(&self) -> LinkSpec {
+        let preset = self.preset.as_deref().and_then(Preset::named).map(Preset::spec).unwrap_or_default();
+        preset.merge(&self.said())
+    }
+
+    /// What is said beyond the preset.
+    fn said(&self) -> LinkSpec {
         LinkSpec {
             delay: self.rtt.map_or(self.delay.unwrap_or_default(), |rtt| [Some(rtt / 2); 2]),
             jitter: self.jitter.clone().unwrap_or_default(),
