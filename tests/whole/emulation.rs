@@ -73,7 +73,15 @@ fn a_named_network_comes_and_goes() {
     assert!(code == Some(2) && said.contains("already up"), "{said}");
     let (code, said) = emulate(&["exec", &name, "near", "--", "sh", "-c", "exit 7"]);
     assert_eq!(code, Some(7), "{said}");
+    // Whoever watches sees it go.
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let words = scratch.path().join("words");
+    let mut watch = Command::new("sh");
+    watch.args(["-c", &format!("exec {LONGHAUL} emulate show {name} --watch=100ms >&2")]);
+    let mut watch = Running::start(&mut watch, &words);
+    watch.wait_to_say(" offered, 0 packets lost");
     assert_eq!(emulate(&["down", &name]).0, Some(0));
+    watch.wait().expect(0);
     wait_for("the network is down", crate::stage::process::LIMIT, || {
         let (code, said) = emulate(&["show", &name]);
         (code == Some(2) && said.contains("no emulated network is up under the name")).then_some(())

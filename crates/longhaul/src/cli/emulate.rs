@@ -14,11 +14,12 @@ use longhaul_emulator::aqm::Aqm;
 use longhaul_emulator::control::{Client, ControlError, Daemon, Name};
 use longhaul_emulator::delay::Jitter;
 use longhaul_emulator::dice::Probability;
-use longhaul_emulator::link::Reorder;
+use longhaul_emulator::link::{Counters, Reorder};
 use longhaul_emulator::loss::LossModel;
 use longhaul_emulator::namespace::{self, Namespace};
 use longhaul_emulator::outage::Outage;
 use longhaul_emulator::presets::{PRESETS, Preset};
+use longhaul_emulator::report::{DirectionReport, Report};
 use longhaul_emulator::spec::QueueSpec;
 use longhaul_emulator::topology::host_names;
 use longhaul_emulator::{EngineChoice, Host, LinkSpec, TwoHosts};
@@ -38,7 +39,7 @@ use crate::units;
   longhaul emulate up lab --rtt 200ms --rate 10Gbit
   longhaul emulate exec lab far -- iperf3 -s -D
   longhaul emulate set lab --loss 1%
-  longhaul emulate show lab --json
+  longhaul emulate show lab --watch
   longhaul emulate down lab")]
 pub(crate) struct Emulate {
     #[command(subcommand)]
@@ -103,9 +104,12 @@ struct Set {
 #[derive(Debug, Args)]
 struct Show {
     name: Name,
-    /// One JSON object on standard output
+    /// One JSON object on standard output; with --watch one a line
     #[arg(long)]
     json: bool,
+    /// Again and again until Ctrl-C, with the rates since the time before
+    #[arg(long, value_name = "TIME", value_parser = units::duration, num_args = 0..=1, require_equals = true, default_missing_value = "1s")]
+    watch: Option<Duration>,
 }
 
 /// End a running network
@@ -360,12 +364,42 @@ impl Exec {
     }
 }
 
+/// Looking more often tells nothing more.
+const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// What has passed between two reports.
+fn rates(old: &Report, new: &Report, time: Duration) -> String {
+    let line = |name, old: &DirectionReport, new: &DirectionReport| {
+        let (then, now) = (old.counters, new.counters);
+        let offered = now.bytes.saturating_sub(then.bytes) as f64 * 8.0 / time.as_secs_f64();
+        let dropped = |c: Counters| c.dropped_queue + c.dropped_aqm + c.lost + c.lost_outage;
+        format!(
+            "  {name}  now {} offered, {} packets lost or dropped, {} waiting\n",
+            units::show_rate(offered),
+            dropped(now).saturating_sub(dropped(then)),
+            units::show_size(new.queue_bytes),
+        )
+    };
+    line("near->far", &old.forward, &new.forward) + &line("far->near", &old.backward, &new.backward)
+}
+
 impl Show {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let report = Client::connect(self.name)?.show()?;
-        let text = if self.json { serde_json::to_string(&report)? } else { report.to_string() };
-        print_out(&format!("{text}\n"))?;
-        Ok(ExitCode::SUCCESS)
+        let mut before: Option<(Instant, Report)> = None;
+        loop {
+            let report = match Client::connect(self.name.clone()).and_then(Client::show) {
+                // It was up, and has been taken down: nothing is wrong.
+                Err(ControlError::NotUp(_)) if before.is_some() => return Ok(ExitCode::SUCCESS),
+                report => report?,
+            };
+            let now = Instant::now();
+            let text = if self.json { serde_json::to_string(&report)? } else { report.to_string() };
+            let rates = before.filter(|_| !self.json).map(|(then, old)| rates(&old, &report, now - then));
+            print_out(&format!("{text}\n{}", rates.unwrap_or_default()))?;
+            let Some(interval) = self.watch else { return Ok(ExitCode::SUCCESS) };
+            before = Some((now, report));
+            std::thread::sleep(interval.max(WATCH_INTERVAL_MIN));
+        }
     }
 }
 
