@@ -1,7 +1,9 @@
 //! Active queue management: packets are dropped or marked before the queue is full, so that senders slow down in time.
 //!
-//! The queue is first in, first out, so a packet's time of leaving it is known when it comes, and with it all that
-//! CoDel looks at: the verdicts fall in the order of leaving, as if each packet were judged at the head of the queue.
+//! The queue is first in, first out, so a packet's time of leaving it is known when it comes: CoDel's verdicts fall in the
+//! order of leaving, as if each packet were judged at the head of the queue. What is not known is what will have come
+//! behind it by then. RFC 8289 never drops the last packet of a queue; here the target is the time of a full packet on the
+//! wire at least, so that one packet that waits for another is no standing queue.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -14,6 +16,8 @@ use crate::link::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Aqm {
+    /// Not at all: it takes what fits.
+    None,
     /// By how long packets wait (RFC 8289).
     CoDel {
         /// A standing wait above this is too long; RFC 8289: 5 ms.
@@ -42,6 +46,7 @@ impl Aqm {
     #[must_use]
     pub fn marks(&self) -> bool {
         match *self {
+            Self::None => false,
             Self::CoDel { ecn, .. } | Self::Drd { ecn, .. } => ecn,
         }
     }
@@ -158,7 +163,8 @@ mod tests {
         assert_eq!(drd_share(7, 7, NonZeroU64::new(7).unwrap()), 0.95);
     }
 
-    /// RFC 8289, section 5, word for word, over a list of packets: (number, when it came).
+    /// RFC 8289, section 5, word for word but for the exemption of the last packet, over a list of packets: (number, when
+    /// it came).
     struct Textbook {
         queue: VecDeque<(usize, u64)>,
         first_above_time: u64,

@@ -93,6 +93,14 @@ pub const TABLE_MAX: usize = 1024;
 pub struct NoTable;
 
 impl Jitter {
+    /// None at all.
+    pub const NONE: Self = Self {
+        spread: Duration::ZERO,
+        shape: Shape::Uniform,
+        correlation: Probability::ZERO,
+        overtakes: false,
+    };
+
     /// The deviation of a packet, in seconds. `before`: the Gaussian value of the flow's packet before it.
     pub fn deviation(&self, before: &mut Option<f64>, dice: Dice, flow: u64, packet: u64) -> f64 {
         let u = dice.fraction(Purpose::Jitter, flow, packet);

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::aqm::{Aqm, CoDel, Verdict, drd_share};
 use crate::delay::Jitter;
 use crate::dice::{Dice, Probability, Purpose};
-use crate::limits::{CARRY_WHOLE_MAX, DELAY_MAX, ETHERNET_OVERHEAD_BYTES, FLOWS_MAX};
+use crate::limits::{CARRY_WHOLE_MAX, DELAY_MAX, ETHERNET_OVERHEAD_BYTES, FLOWS_MAX, MTU};
 use crate::loss::{LossModel, LossState};
 use crate::outage::Outage;
 use crate::packet::{FlowKey, Train};
@@ -64,6 +64,8 @@ pub struct Reorder {
     pub gap: NonZeroU64,
 }
 
+const FULL_PACKET_BYTES: u64 = (MTU + ETHERNET_OVERHEAD_BYTES) as u64;
+
 impl LinkConfig {
     /// Only a delay.
     #[must_use]
@@ -78,8 +80,10 @@ impl LinkConfig {
         let longest =
             self.delay.saturating_add(self.jitter.as_ref().map_or(Duration::ZERO, Jitter::usually_below));
         let in_flight = u128::from(rate) * longest.min(DELAY_MAX).as_nanos() / 8_000_000_000;
+        let in_packets = self.queue_packets.map(|packets| packets.get().saturating_mul(FULL_PACKET_BYTES));
         // An unlimited queue holds what a second of the line rate brings; the rest is the memory's own drop.
-        let queued = self.queue_bytes.unwrap_or(if self.rate_bps.is_some() { rate / 8 } else { 0 });
+        let unlimited = if self.rate_bps.is_some() { rate / 8 } else { 0 };
+        let queued = self.queue_bytes.into_iter().chain(in_packets).min().unwrap_or(unlimited);
         u64::try_from(in_flight).unwrap_or(u64::MAX).saturating_add(queued)
     }
 
@@ -222,6 +226,9 @@ impl Link {
         self.byte_time = byte_time(config.rate_bps);
         self.effects = Effects::of(&config);
         self.delay = nanos(config.delay);
+        if config.aqm != self.config.aqm {
+            self.codel = CoDel::default();
+        }
         self.config = config;
     }
 
@@ -370,7 +377,10 @@ impl Link {
         let Some(aqm) = self.config.aqm else { return Verdict::Keep };
         let can_mark = can_be_marked && aqm.marks();
         match aqm {
+            Aqm::None => Verdict::Keep,
             Aqm::CoDel { target, interval, .. } => {
+                let full_packet = u128::from(self.byte_time) * u128::from(FULL_PACKET_BYTES);
+                let target = target.max(Duration::from_nanos(whole(full_packet)));
                 self.codel.judge(leaves, leaves - now, target, interval, can_mark)
             }
             Aqm::Drd { min, max, .. } => {
@@ -403,7 +413,10 @@ impl Link {
             let varied = (delay as f64 + deviation * 1e9).clamp(0.0, DELAY_MAX.as_nanos() as f64);
             delay = varied as Nanos;
             if jitter.overtakes {
-                return whole(left).saturating_add(delay);
+                let at = whole(left).saturating_add(delay);
+                // Should overtaking end, it ends for what is on its way too.
+                self.last_delivery = self.last_delivery.max(at);
+                return at;
             }
         }
         let at = whole(left).saturating_add(delay);

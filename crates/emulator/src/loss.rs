@@ -108,10 +108,14 @@ impl LossModel {
             }
             Self::Markov { p13, p31, p32, p23, p14 } => {
                 let [p13, p31, p32, p23, p14] = [p13, p31, p32, p23, p14].map(Probability::get);
-                // Balance across each cut, in units of the time in gaps.
-                let (bad, single) = (share(p13, p31), p14);
+                if p13 > 0.0 && p32 > 0.0 && p23 == 0.0 {
+                    return 0.0; // sooner or later all get through
+                }
+                // Balance across each cut; where no burst begins or none ends, its states are all or nothing.
+                let gap = if p13 > 0.0 { p31 } else { 1.0 };
+                let (bad, single) = (p13, p14 * gap);
                 let spared = share(bad * p32, p23);
-                share(bad + single, 1.0 + spared + bad + single)
+                share(bad + single, gap + spared + bad + single)
             }
             Self::Burst { begin, length } => {
                 let lost = begin.get() * f64::from(length.get());

@@ -20,6 +20,9 @@ pub struct Outage {
 }
 
 impl Outage {
+    /// None at all.
+    pub const NEVER: Self = Self { at: Duration::ZERO, lasts: Duration::ZERO, every: None };
+
     /// Whether the link is down.
     #[must_use]
     pub fn is_on(&self, now: Nanos) -> bool {

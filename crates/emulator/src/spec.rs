@@ -79,7 +79,30 @@ pub enum SpecError {
 /// The smallest queue a BDP is rounded up to: 64 full packets, so that short links pass the bursts TCP sends.
 const QUEUE_BYTES_MIN: u64 = 64 * (MTU + ETHERNET_OVERHEAD_BYTES) as u64;
 
+/// Room beyond what random drop lets a queue become, in multiples of its maximum.
+const DRD_QUEUE: NonZeroU64 = NonZeroU64::new(2).unwrap();
+
 impl LinkSpec {
+    /// The same with all that is not named said to be as it is by default, so that it replaces another link when it is
+    /// [merged](Self::merge) into it. A rate cannot be taken away.
+    #[must_use]
+    pub fn in_full(&self) -> Self {
+        let ways = |value: Jitter| [Some(value.clone()), Some(value)];
+        Self {
+            delay: [Some(Duration::ZERO); 2],
+            jitter: ways(Jitter::NONE),
+            rate_bps: [None; 2],
+            queue: self.rate_bps.map(|rate| rate.map(|_| QueueSpec::Bdp(1.0))),
+            aqm: [Some(Aqm::None); 2],
+            loss: [Some(LossModel::default()); 2],
+            corrupt: [Some(Probability::ZERO); 2],
+            duplicate: [Some(Probability::ZERO); 2],
+            reorder: [Some(Reorder { probability: Probability::ZERO, gap: NonZeroU64::MIN }); 2],
+            outage: [Some(Outage::NEVER); 2],
+        }
+        .merge(self)
+    }
+
     /// Lays `change` over this: what it names replaces, the rest stays.
     #[must_use]
     pub fn merge(&self, change: &Self) -> Self {
@@ -123,15 +146,22 @@ impl LinkSpec {
             if rate_bps == Some(0) {
                 return Err(SpecError::ZeroRate);
             }
-            if self.aqm[i].is_some() && rate_bps.is_none() {
+            let aqm = self.aqm[i].filter(|aqm| *aqm != Aqm::None);
+            if aqm.is_some() && rate_bps.is_none() {
                 return Err(SpecError::AqmWithoutRate);
             }
+            // Random drop goes by packets, beyond which a queue in bytes might never come.
+            let drop_max = match aqm {
+                Some(Aqm::Drd { max, .. }) => Some(max.saturating_mul(DRD_QUEUE)),
+                _ => None,
+            };
             let bdp = rate_bps.map(|rate| rate as f64 * rtt.as_secs_f64() / 8.0);
             let queue_bytes = match (self.queue[i], bdp) {
                 (Some(QueueSpec::Bytes(bytes)), _) => Some(bytes),
                 (Some(QueueSpec::Packets(_)), _) => None,
                 (Some(QueueSpec::Bdp(_)), None) => return Err(SpecError::BdpWithoutRate),
                 (Some(QueueSpec::Bdp(times)), Some(bdp)) => Some(((bdp * times) as u64).max(QUEUE_BYTES_MIN)),
+                (None, _) if drop_max.is_some() => None,
                 (None, Some(bdp)) => Some((bdp as u64).max(QUEUE_BYTES_MIN)),
                 (None, None) => None,
             };
@@ -142,9 +172,10 @@ impl LinkSpec {
                 queue_bytes,
                 queue_packets: match self.queue[i] {
                     Some(QueueSpec::Packets(packets)) => Some(packets),
-                    _ => None,
+                    None => drop_max,
+                    Some(_) => None,
                 },
-                aqm: self.aqm[i],
+                aqm,
                 loss: self.loss[i].unwrap_or_default(),
                 corrupt: self.corrupt[i].unwrap_or_default(),
                 duplicate: self.duplicate[i].unwrap_or_default(),
@@ -173,6 +204,34 @@ mod tests {
         assert_eq!(merged.backward.queue_bytes, Some(25_000_000));
         let short = LinkSpec { delay: [None; 2], ..spec };
         assert_eq!(short.resolve().unwrap().forward.queue_bytes, Some(QUEUE_BYTES_MIN));
+    }
+
+    #[test]
+    fn a_link_in_full_replaces_another() {
+        let plain =
+            LinkSpec { delay: [Some(MS100); 2], rate_bps: [Some(1_000_000); 2], ..LinkSpec::default() };
+        let p = Probability::try_from(0.5).unwrap();
+        let rough = LinkSpec {
+            jitter: [Some(Jitter { spread: MS100, ..Jitter::NONE }), None],
+            aqm: [Some(Aqm::Drd { min: 1, max: NonZeroU64::MIN, ecn: false }), None],
+            queue: [None, Some(QueueSpec::Bytes(7))],
+            loss: [Some(LossModel::Random(p)); 2],
+            corrupt: [Some(p); 2],
+            duplicate: [Some(p); 2],
+            reorder: [Some(Reorder { probability: p, gap: NonZeroU64::MIN }); 2],
+            outage: [Some(Outage { lasts: MS100, ..Outage::NEVER }); 2],
+            ..plain
+        };
+        assert_ne!(rough.merge(&plain).resolve(), plain.resolve());
+        assert_eq!(rough.merge(&plain.in_full()).resolve(), plain.resolve());
+    }
+
+    #[test]
+    fn random_drop_has_a_queue_in_packets() {
+        let aqm = Some(Aqm::Drd { min: 100, max: NonZeroU64::new(500).unwrap(), ecn: false });
+        let spec = LinkSpec { rate_bps: [Some(1_000_000); 2], aqm: [aqm; 2], ..LinkSpec::default() };
+        let found = spec.resolve().unwrap().forward;
+        assert_eq!((found.queue_bytes, found.queue_packets), (None, NonZeroU64::new(1000)));
     }
 
     #[test]

@@ -155,7 +155,11 @@ pub(crate) fn jitter(text: &str) -> Result<Jitter, String> {
     let mut jitter =
         Jitter { spread, shape: Shape::Uniform, correlation: Probability::ZERO, overtakes: false };
     for word in words {
+        let is_table = matches!(shape, Shape::Table(_));
         match (word, word.strip_prefix("corr=")) {
+            ("uniform" | "normal" | "pareto", _) if is_table => {
+                return Err(format!("`{text}`: a table is a distribution already"));
+            }
             ("uniform", _) => shape = Shape::Uniform,
             ("normal", _) => shape = Shape::Normal,
             ("pareto", _) => shape = Shape::Pareto,
@@ -202,6 +206,7 @@ pub(crate) fn aqm(text: &str) -> Result<Aqm, String> {
     };
     let words: Vec<&str> = text.split(':').collect();
     match words[..] {
+        ["none"] => Ok(Aqm::None),
         ["codel", ref options @ ..] => {
             let (mut target, mut interval, mut ecn) = (CODEL_TARGET, CODEL_INTERVAL, false);
             for option in options {
@@ -343,6 +348,7 @@ mod tests {
         assert_eq!(jitter("5ms"), Ok(plain.clone()));
         let all = Jitter { shape: Shape::Pareto, correlation: p(0.25), overtakes: true, ..plain };
         assert_eq!(jitter("5ms:pareto:corr=25%:overtake"), Ok(all));
+        assert_eq!(aqm("none"), Ok(Aqm::None));
         assert!(jitter("5ms:gaussian").unwrap_err().contains("normal") && jitter("table=/nowhere").is_err());
         let (target, interval) = (Duration::from_millis(20), CODEL_INTERVAL);
         assert_eq!(aqm("codel:target=20ms:ecn"), Ok(Aqm::CoDel { target, interval, ecn: true }));

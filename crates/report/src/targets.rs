@@ -229,7 +229,14 @@ impl Case {
     /// How many rounds nothing has disturbed, as derived.
     #[must_use]
     pub fn undisturbed(&self) -> u32 {
-        self.rounds() - self.disturbed.len() as u32
+        self.rounds().saturating_sub(self.disturbed.len() as u32)
+    }
+
+    /// Whether a run has ended as it should, or was cut off in a round that does not count.
+    fn is_well(&self, trial: &Trial) -> bool {
+        let is_cut = matches!(trial.run.end, End::Cut { .. });
+        trial.run.end == End::Complete
+            || (is_cut && self.undisturbed() > 0 && self.disturbed.contains(&trial.run.round))
     }
 }
 
@@ -244,7 +251,7 @@ impl Targets {
     #[must_use]
     pub fn all_hold(&self) -> bool {
         self.cases.iter().all(|case| {
-            case.trials.iter().all(|trial| trial.run.end == End::Complete)
+            case.trials.iter().all(|trial| case.is_well(trial))
                 && case.figures.iter().all(|figure| figure.holds != Some(false))
         })
     }

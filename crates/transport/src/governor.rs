@@ -48,14 +48,14 @@ pub struct PathReading {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Search,
-    /// `sure`: the rate has stood the test of a probe.
+    /// `probed`: when the rate last stood the test of a probe, if it has.
     Drain {
         since: Nanos,
-        sure: bool,
+        probed: Option<Nanos>,
     },
     Cruise {
         since: Nanos,
-        sure: bool,
+        probed: Option<Nanos>,
     },
     /// Sends more for a round trip, less for another, and waits a third for the acknowledgements.
     Probe {
@@ -213,10 +213,10 @@ impl Governor {
             State::Search => {
                 if standing && rate > 0.0 {
                     self.bandwidth = self.best_rate(now, round);
-                    return State::Drain { since: now, sure: false };
+                    return State::Drain { since: now, probed: None };
                 }
             }
-            State::Drain { since, sure } => {
+            State::Drain { since, probed } => {
                 // While a queue stands the bottleneck is busy: its true rate shows. What was delivered before the
                 // drain does not count for long: the path may have become narrower.
                 let before = self.bandwidth;
@@ -226,22 +226,22 @@ impl Governor {
                 } else {
                     self.bandwidth.max(rate)
                 };
-                let sure = sure && self.bandwidth >= before;
+                let probed = probed.filter(|_| (before..before * NEWS).contains(&self.bandwidth));
                 if !queue_remains(reading) && lasts(since, round) {
                     self.compete_for = COMPETE_MIN;
-                    // A queue that stood takes longer: this may have been a host's hiccup.
-                    if !sure && !lasts(since, round * 3 / 2) {
+                    // On a long path a queue that stood takes longer: this may have been a host's hiccup.
+                    if probed.is_none() && !lasts(since, round * 3 / 2) {
                         return State::Probe { since: now, best: 0.0, gain: FIRST_PROBE_GAIN };
                     }
-                    return State::Cruise { since: now, sure };
+                    return State::Cruise { since: now, probed };
                 }
                 // A queue of two round trips, drained at a quarter of the rate, and twice that for the smoothed RTT.
                 if lasts(since, reading.rtt * 12 + Duration::from_secs(1)) {
                     return State::Compete { since: now };
                 }
-                return State::Drain { since, sure };
+                return State::Drain { since, probed };
             }
-            State::Cruise { since, sure } => {
+            State::Cruise { since, probed } => {
                 if standing {
                     // The path has become narrower, or the estimate was too high: what comes through is the truth.
                     let best = self.best_rate(now, round);
@@ -249,14 +249,14 @@ impl Governor {
                     if is_less {
                         self.bandwidth = best;
                     }
-                    return State::Drain { since: now, sure: sure && !is_less };
+                    return State::Drain { since: now, probed: probed.filter(|_| !is_less) };
                 }
                 // The first look comes soon, and is a good one: the rate was still growing when the queue was seen.
-                let (wait, gain) = match sure {
-                    false => (round * 2, FIRST_PROBE_GAIN),
-                    true => (CRUISE_MIN.max(round * CRUISE_RTTS), PROBE_GAIN),
+                let (is_time, gain) = match probed {
+                    None => (true, FIRST_PROBE_GAIN),
+                    Some(probed) => (lasts(probed, CRUISE_MIN.max(round * CRUISE_RTTS)), PROBE_GAIN),
                 };
-                if lasts(since, wait) {
+                if is_time && lasts(since, round * 2) {
                     return State::Probe { since: now, best: 0.0, gain };
                 }
             }
@@ -267,7 +267,7 @@ impl Governor {
                     return State::Search;
                 }
                 if lasts(since, round * 3) {
-                    return State::Cruise { since: now, sure: true };
+                    return State::Cruise { since: now, probed: Some(now) };
                 }
                 return State::Probe { since, best, gain };
             }
@@ -374,7 +374,7 @@ impl Governor {
 #[must_use]
 pub fn share(cap: f64, mut able: Vec<f64>) -> f64 {
     able.sort_unstable_by(f64::total_cmp);
-    let most = 2.0 * cap / able.len().max(1) as f64;
+    let most = 2.0 * cap / able.len().max(2) as f64;
     let mut left = cap;
     for (i, rate) in able.iter().enumerate() {
         let share = left / (able.len() - i) as f64;

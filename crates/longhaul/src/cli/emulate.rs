@@ -167,7 +167,7 @@ impl From<EngineArg> for EngineChoice {
 /// Values may differ each way: `NEAR_TO_FAR,FAR_TO_NEAR`, as in `--rate 1Gbit,100Mbit`.
 #[derive(Debug, Args)]
 struct LinkSettings {
-    /// A link by its name; what is said besides replaces its settings
+    /// A link by its name, whole; what is said besides replaces its settings
     #[arg(long, value_name = "NAME", value_parser = preset())]
     preset: Option<String>,
     /// Round-trip time, half of it each way
@@ -189,7 +189,7 @@ struct LinkSettings {
     queue: Option<[Option<QueueSpec>; 2]>,
     /// Drops packets before the queue is full: by how long they wait (`codel[:target=5ms][:interval=100ms]`, RFC 8289), or
     /// by how many wait (`drd:MIN:MAX`, NIST Net's derivative random drop: none below MIN, 95 % from MAX on). `:ecn` marks
-    /// those that can be instead
+    /// those that can be instead; `none` is the default
     #[arg(long, value_name = "HOW[,HOW]", value_parser = |s: &str| units::each_way(s, units::aqm))]
     aqm: Option<[Option<Aqm>; 2]>,
     /// Packets lost: a share at random (`0.1%`); in bursts by Gilbert's and Elliott's model
@@ -218,8 +218,8 @@ fn preset() -> impl TypedValueParser<Value = String> {
 
 impl LinkSettings {
     fn spec(&self) -> LinkSpec {
-        let preset = self.preset.as_deref().and_then(Preset::named).map(Preset::spec).unwrap_or_default();
-        preset.merge(&self.said())
+        let preset = self.preset.as_deref().and_then(Preset::named);
+        preset.map(|preset| preset.spec().in_full()).unwrap_or_default().merge(&self.said())
     }
 
     /// What is said beyond the preset.
@@ -389,7 +389,9 @@ impl Show {
         loop {
             let report = match Client::connect(self.name.clone()).and_then(Client::show) {
                 // It was up, and has been taken down: nothing is wrong.
-                Err(ControlError::NotUp(_)) if before.is_some() => return Ok(ExitCode::SUCCESS),
+                Err(ControlError::NotUp(_) | ControlError::Io { .. }) if before.is_some() => {
+                    return Ok(ExitCode::SUCCESS);
+                }
                 report => report?,
             };
             let now = Instant::now();

@@ -127,8 +127,8 @@ struct Regulation {
     path: PathTotals,
     /// The number last asked of the other side.
     asked: usize,
-    /// Bytes per second that each of so many lanes was last allowed.
-    paced: Option<(u64, usize)>,
+    /// Bytes per second that each lane was last allowed, and the newest of them: it has not been told anything yet.
+    paced: Option<(u64, Option<LaneId>)>,
     /// Lanes run BBR, as new ones do.
     bbr: bool,
     is_client: bool,
@@ -254,25 +254,23 @@ impl Regulation {
         infos: &BTreeMap<LaneId, TcpInfo>,
         cap: Option<f64>,
     ) {
-        let governed = cap.map(|cap| cap as u64);
-        let cap = governed.into_iter().chain(shared.settings.rate_max).min();
-        shared.pacing_cap.store(cap.unwrap_or(0), Ordering::Relaxed);
+        let rate_max = shared.settings.rate_max;
+        let lowest = cap.map(|cap| cap as u64).into_iter().chain(rate_max).min();
+        shared.pacing_cap.store(lowest.unwrap_or(0), Ordering::Relaxed);
         let lanes: Vec<_> = statuses.iter().filter(|lane| !lane.draining.load(Ordering::Relaxed)).collect();
-        let each = match cap {
-            None => u64::MAX,
-            // The user's word holds whatever becomes of the lanes' windows before the next look.
-            Some(cap) if shared.settings.rate_max == Some(cap) => cap / lanes.len().max(1) as u64,
-            Some(cap) => {
-                share(cap as f64, lanes.iter().map(|l| window_rate(infos.get(&l.id))).collect()) as u64
-            }
-        };
-        let paced = Some((each.max(1), lanes.len()));
+        let governed = cap.map(|cap| {
+            share(cap, lanes.iter().map(|lane| window_rate(infos.get(&lane.id))).collect()) as u64
+        });
+        // The user's word holds whatever becomes of the lanes' windows before the next look.
+        let allowed = rate_max.map(|rate| rate / lanes.len().max(1) as u64);
+        let each = governed.into_iter().chain(allowed).min().unwrap_or(u64::MAX).max(1);
+        let paced = Some((each, statuses.iter().map(|lane| lane.id).max()));
         if self.paced == paced {
             return;
         }
         self.paced = paced;
         for lane in statuses {
-            let _ = set_pacing_rate(&lane.tcp, each.max(1)); // a dying lane sends nothing
+            let _ = set_pacing_rate(&lane.tcp, each); // a dying lane sends nothing
         }
     }
 }
