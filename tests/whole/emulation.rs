@@ -151,7 +151,8 @@ fn packets_are_treated_as_the_link_is_described() {
     assert!(sequence.len() > 90 && !sequence.is_sorted(), "{said}");
     // ECT(0) packets that wait for too long are marked, others dropped.
     let slow = ["--rate", "512kbit,1Gbit", "--queue", "1MB", "--aqm", "codel:interval=30ms:ecn"];
-    let flood = ["-c", "100", "-s", "1000"];
+    // Twenty at a time, so that they wait for each other.
+    let flood = ["-c", "100", "-s", "1000", "-l", "20"];
     says(&ping(&slow, &[&flood[..], &["-Q", "2"]].concat()), &["100 received", ", marked "]);
     says(&ping(&slow, &flood), &["dropped by its management "]);
 }
