@@ -1,9 +1,9 @@
 //! One direction of a link: the fate and the delivery time of each packet. Pure: the caller passes `now`.
 //!
-//! A packet meets, in this order: the queue (drop-tail, in bytes or packets) and its management, the wire (rate; each segment is charged
-//! with its headers and Ethernet's overhead), outages, loss, corruption and duplication on the wire, and the delay with
-//! its jitter. First in, first out and one rate, so a queue in bytes needs no list of packets: what waits is the time until
-//! the wire is free.
+//! A packet meets, in this order: the queue (drop-tail, in bytes or packets) and its management, the wire (rate; each
+//! segment is charged with its headers and Ethernet's overhead), outages, loss, corruption and duplication on the wire,
+//! and the delay with its jitter. First in, first out and one rate, so a queue in bytes needs no list of packets: what
+//! waits is the time until the wire is free.
 //!
 //! Invariants: segments leave in the order they came, but for those that shall overtake others; a segment is dropped, lost
 //! or delivered exactly once, or delivered twice where it shall be; equal seed and equal packets of a flow give equal

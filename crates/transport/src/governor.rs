@@ -21,6 +21,9 @@
 //! few round trips and does not take a lost packet for a full queue. Under a cap on a clean path CUBIC is, and where a
 //! buffer or a CPU holds the lanes below the path's rate: it has no cycles of its own. The governor says which.
 //!
+//! A drain that ends as soon as it can goes straight to a probe, unless a probe has confirmed the rate before: what stood
+//! may have been a host, not a queue.
+//!
 //! B is a rate of delivered bytes. What lanes lose to random loss, or leave out in their own cycles, the cap makes up
 //! for: while it cruises it is raised until as much comes through as intended. The idea of pacing just under the slowest
 //! part is Hiraki's (UsadaFox, 2010); the states are BBR's (Cardwell et al., "BBR: Congestion-Based Congestion Control",
