@@ -27,6 +27,15 @@ pub enum Aqm {
         /// Packets that can be are marked instead (RFC 3168).
         ecn: bool,
     },
+    /// The same for each flow by itself, all served in turn (RFC 8290).
+    FqCoDel {
+        /// As [`CoDel`](Self::CoDel)'s.
+        target: Duration,
+        /// As [`CoDel`](Self::CoDel)'s.
+        interval: Duration,
+        /// Packets that can be are marked instead.
+        ecn: bool,
+    },
     /// By how many packets wait, at random: NIST Net's derivative random drop.
     Drd {
         /// Below so many none is dropped.
@@ -47,7 +56,7 @@ impl Aqm {
     pub fn marks(&self) -> bool {
         match *self {
             Self::None => false,
-            Self::CoDel { ecn, .. } | Self::Drd { ecn, .. } => ecn,
+            Self::CoDel { ecn, .. } | Self::FqCoDel { ecn, .. } | Self::Drd { ecn, .. } => ecn,
         }
     }
 }

@@ -93,6 +93,12 @@ impl Dice {
         Self { seed: mix(seed ^ mix(direction)) }
     }
 
+    /// Other dice, for a part of the direction's traffic.
+    #[must_use]
+    pub fn branch(self, number: u64) -> Self {
+        Self { seed: mix(self.seed ^ mix(!number)) }
+    }
+
     /// A uniform 64-bit number for this decision.
     #[must_use]
     pub fn roll(self, purpose: Purpose, flow: u64, packet: u64) -> u64 {

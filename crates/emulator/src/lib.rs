@@ -38,6 +38,7 @@ pub mod control;
 pub mod delay;
 pub mod dice;
 pub mod driver;
+pub mod fair;
 mod interface;
 pub mod limits;
 pub mod link;
@@ -51,8 +52,10 @@ pub mod packet;
 pub mod presets;
 pub mod processors;
 pub mod report;
+pub mod rules;
 pub mod spec;
 pub mod topology;
+pub mod trace;
 pub mod tun;
 
 pub use link::{LinkConfig, LinkPair, Nanos};

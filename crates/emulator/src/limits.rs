@@ -40,8 +40,27 @@ pub const MEMORY_SLACK_BYTES: u64 = 64 << 20;
 /// Touched before the first packet at the most; beyond it memory is touched as it is first used.
 pub const MEMORY_TOUCHED_BYTES_MAX: u64 = 1 << 30;
 
-/// A message on the control socket: one JSON line. A link's description and statistics are a few KiB.
-pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// A message on the control socket: one JSON line. A link's description and statistics are a few KiB; a trace each way
+/// has [`TRACE_STEPS_MAX`] steps of up to 120 bytes.
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = 32 << 20;
+
+/// Steps of a trace: two minutes of a link that changes each millisecond.
+pub const TRACE_STEPS_MAX: usize = 1 << 17;
+
+/// Its shortest step: a packet at the lowest rate meets 120,000 of them.
+pub const TRACE_STEP_MIN: Duration = Duration::from_micros(100);
+
+/// What a trace must carry in the long run: a full packet takes 12 s then.
+pub const TRACE_RATE_BPS_MIN: u64 = 1000;
+
+/// Queues that FQ-CoDel spreads flows over (RFC 8290, section 5.2.2).
+pub const FAIR_QUEUES: usize = 1024;
+
+/// Packets in all of them where the link has no other limit (RFC 8290, section 5.2.3).
+pub const FAIR_PACKETS_MAX: u64 = 10_240;
+
+/// Packets that are dropped in one go where there are too many (RFC 8290, section 4.1).
+pub const FAIR_DROP_BATCH: usize = 64;
 
 /// How long a client of the control socket may take to ask, or to take the answer: it is on this machine.
 pub const CONTROL_PATIENCE: Duration = Duration::from_secs(2);

@@ -3,11 +3,12 @@
 //! A packet meets, in this order: the queue (drop-tail, in bytes or packets) and its management, the wire (rate; each
 //! segment is charged with its headers and Ethernet's overhead), outages, loss, corruption and duplication on the wire,
 //! and the delay with its jitter. First in, first out and one rate, so a queue in bytes needs no list of packets: what
-//! waits is the time until the wire is free.
+//! waits is the time until the wire is free. Only where each flow has a queue of its own ([`fair`](crate::fair)) do packets
+//! wait in the link, until their turn comes.
 //!
-//! Invariants: segments leave in the order they came, but for those that shall overtake others; a segment is dropped, lost
-//! or delivered exactly once, or delivered twice where it shall be; equal seed and equal packets of a flow give equal
-//! fates whatever the timing, but for what depends on time itself, queue and outages.
+//! Invariants: segments of a flow leave in the order they came, but for those that shall overtake others; a segment is
+//! dropped, lost or delivered exactly once, or delivered twice where it shall be; equal seed and equal packets of a flow
+//! give equal fates whatever the timing, but for what depends on time itself, queue, outages and traces.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
@@ -18,10 +19,13 @@ use serde::{Deserialize, Serialize};
 use crate::aqm::{Aqm, CoDel, Verdict, drd_share};
 use crate::delay::Jitter;
 use crate::dice::{Dice, Probability, Purpose};
-use crate::limits::{CARRY_WHOLE_MAX, DELAY_MAX, ETHERNET_OVERHEAD_BYTES, FLOWS_MAX, MTU};
+use crate::fair::{FairQueues, Next, Waiting};
+use crate::limits::{CARRY_WHOLE_MAX, DELAY_MAX, ETHERNET_OVERHEAD_BYTES, FAIR_PACKETS_MAX, FLOWS_MAX, MTU};
 use crate::loss::{LossModel, LossState};
 use crate::outage::Outage;
 use crate::packet::{FlowKey, Train};
+use crate::rules::Rule;
+use crate::trace::{Step, Trace};
 
 /// Nanoseconds since an origin of the caller's choosing.
 pub type Nanos = u64;
@@ -52,6 +56,8 @@ pub struct LinkConfig {
     pub reorder: Option<Reorder>,
     /// When nothing gets through.
     pub outage: Option<Outage>,
+    /// What changes by a timetable.
+    pub trace: Option<Trace>,
 }
 
 /// Segments that have no delay, and so arrive before others that were sent earlier.
@@ -76,15 +82,29 @@ impl LinkConfig {
     /// Bytes in flight and queued at the most; what the packet memory must hold.
     #[must_use]
     pub fn bytes_held_max(&self) -> u64 {
-        let rate = self.rate_bps.unwrap_or(crate::limits::UNSHAPED_RATE_BPS);
+        let rate = self.mean_rate_bps().unwrap_or(crate::limits::UNSHAPED_RATE_BPS);
+        let delay =
+            self.trace.as_ref().and_then(Trace::delay_max).map_or(self.delay, |max| max.max(self.delay));
         let longest =
-            self.delay.saturating_add(self.jitter.as_ref().map_or(Duration::ZERO, Jitter::usually_below));
+            delay.saturating_add(self.jitter.as_ref().map_or(Duration::ZERO, Jitter::usually_below));
         let in_flight = u128::from(rate) * longest.min(DELAY_MAX).as_nanos() / 8_000_000_000;
         let in_packets = self.queue_packets.map(|packets| packets.get().saturating_mul(FULL_PACKET_BYTES));
         // An unlimited queue holds what a second of the line rate brings; the rest is the memory's own drop.
-        let unlimited = if self.rate_bps.is_some() { rate / 8 } else { 0 };
+        let unlimited = if self.mean_rate_bps().is_some() { rate / 8 } else { 0 };
         let queued = self.queue_bytes.into_iter().chain(in_packets).min().unwrap_or(unlimited);
         u64::try_from(in_flight).unwrap_or(u64::MAX).saturating_add(queued)
+    }
+
+    /// Of the trace, or of the link itself; none: as fast as it goes.
+    #[must_use]
+    pub fn mean_rate_bps(&self) -> Option<u64> {
+        self.trace.as_ref().and_then(Trace::mean_rate_bps).or(self.rate_bps)
+    }
+
+    /// The same without the steps of its trace.
+    #[must_use]
+    pub fn in_short(&self) -> Self {
+        Self { trace: self.trace.as_ref().map(Trace::in_short), ..self.clone() }
     }
 
     /// Whether all segments of a packet share its fate, or all packets have the same.
@@ -95,6 +115,7 @@ impl LinkConfig {
             && self.jitter.is_none()
             && self.reorder.is_none()
             && self.outage.is_none()
+            && self.trace.is_none()
             && self.aqm.is_none()
             && (!self.loss.is_possible() || self.loss.is_certain())
     }
@@ -108,13 +129,30 @@ pub struct LinkPair {
     pub forward: LinkConfig,
     /// From `far` to `near`.
     pub backward: LinkConfig,
+    /// Traffic with a link of its own, in the order in which rules are tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuledLink>,
+}
+
+/// A link of its own for packets that fit a rule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuledLink {
+    /// What it is called.
+    pub name: String,
+    /// Which packets travel by it.
+    pub rule: Rule,
+    /// From `near` to `far`.
+    pub forward: LinkConfig,
+    /// From `far` to `near`.
+    pub backward: LinkConfig,
 }
 
 impl LinkPair {
     /// The same settings each way; `link.delay` is one way, half the RTT.
     #[must_use]
     pub fn symmetric(link: LinkConfig) -> Self {
-        Self { forward: link.clone(), backward: link }
+        Self { forward: link.clone(), backward: link, rules: Vec::new() }
     }
 
     /// Round-trip time of an idle link, without serialisation.
@@ -168,6 +206,27 @@ pub struct Counters {
     pub queue_bytes_max: u64,
 }
 
+impl Counters {
+    /// Of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            segments: self.segments + other.segments,
+            bytes: self.bytes + other.bytes,
+            dropped_queue: self.dropped_queue + other.dropped_queue,
+            dropped_aqm: self.dropped_aqm + other.dropped_aqm,
+            marked: self.marked + other.marked,
+            lost: self.lost + other.lost,
+            lost_outage: self.lost_outage + other.lost_outage,
+            corrupted: self.corrupted + other.corrupted,
+            duplicated: self.duplicated + other.duplicated,
+            reordered: self.reordered + other.reordered,
+            delivered: self.delivered + other.delivered,
+            queue_bytes_max: self.queue_bytes_max.max(other.queue_bytes_max),
+        }
+    }
+}
+
 /// What is known of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
@@ -178,9 +237,52 @@ struct Flow {
     deviation: Option<f64>,
 }
 
+/// What a link has decided. `P` names a packet to the caller.
+#[derive(Debug)]
+pub struct Outcome<P> {
+    /// What arrives, in the order in which it has left the wire.
+    pub runs: Vec<(P, Run)>,
+    /// Packets of segments that have left the queues of their flows, an entry for each: sent or dropped.
+    pub gone: Vec<P>,
+    /// The last run, which may grow.
+    open: Option<(P, Open)>,
+}
+
+impl<P> Default for Outcome<P> {
+    fn default() -> Self {
+        Self { runs: Vec::new(), gone: Vec::new(), open: None }
+    }
+}
+
+impl<P> Outcome<P> {
+    fn close(&mut self) {
+        self.runs.extend(self.open.take().map(|(packet, open)| (packet, open.run)));
+    }
+}
+
+/// A segment on its way through the link, with what its flow has decided for it.
+#[derive(Clone, Copy, Debug)]
+struct Segment<P> {
+    packet: P,
+    /// In its packet.
+    index: u32,
+    /// Of its flow, and its own in it.
+    flow: u64,
+    number: u64,
+    ip_bytes: u32,
+    is_lost: bool,
+    deviation: f64,
+}
+
+impl<P> Segment<P> {
+    fn wire_bytes(&self) -> u32 {
+        self.ip_bytes + ETHERNET_OVERHEAD_BYTES
+    }
+}
+
 /// The state of one direction.
 #[derive(Debug)]
-pub struct Link {
+pub struct Link<P> {
     config: LinkConfig,
     dice: Dice,
     effects: Effects,
@@ -190,9 +292,12 @@ pub struct Link {
     /// When the wire is free, in 2^-32 ns.
     free_at: u128,
     last_delivery: Nanos,
-    /// When each waiting segment will have left; only where their number is limited.
-    departures: VecDeque<u128>,
+    /// When each waiting segment will have left, and its bytes; only where they are counted.
+    departures: VecDeque<(u128, u64)>,
+    /// The sum of their bytes.
+    departing_bytes: u64,
     codel: CoDel,
+    fair: Option<Box<FairQueues<Segment<P>>>>,
     flows: HashMap<FlowKey, Flow>,
     flows_seen: u64,
     counters: Counters,
@@ -200,7 +305,7 @@ pub struct Link {
 
 const FRACTION_BITS: u32 = 32;
 
-impl Link {
+impl<P: Copy + PartialEq> Link<P> {
     /// An idle link.
     #[must_use]
     pub fn new(config: LinkConfig, dice: Dice) -> Self {
@@ -208,12 +313,14 @@ impl Link {
         Self {
             effects: Effects::of(&config),
             delay: nanos(config.delay),
+            fair: matches!(config.aqm, Some(Aqm::FqCoDel { .. })).then(Box::default),
             config,
             dice,
             byte_time,
             free_at: 0,
             last_delivery: 0,
             departures: VecDeque::new(),
+            departing_bytes: 0,
             codel: CoDel::default(),
             flows: HashMap::new(),
             flows_seen: 0,
@@ -221,8 +328,11 @@ impl Link {
         }
     }
 
-    /// Changes the settings; what is on its way stays so, and later packets do not overtake it unless they may.
-    pub fn set(&mut self, config: LinkConfig) {
+    /// Changes the settings; what is on its way stays so, and later packets do not overtake it unless they may. What waits
+    /// in queues that are no more goes on the wire.
+    pub fn set(&mut self, now: Nanos, config: LinkConfig, out: &mut Outcome<P>) {
+        self.serve(now, out);
+        let was_counting = self.effects.counts;
         self.byte_time = byte_time(config.rate_bps);
         self.effects = Effects::of(&config);
         self.delay = nanos(config.delay);
@@ -230,6 +340,20 @@ impl Link {
             self.codel = CoDel::default();
         }
         self.config = config;
+        if self.effects.counts != was_counting {
+            self.departures.clear();
+            self.departing_bytes = 0;
+        }
+        let is_fair = matches!(self.config.aqm, Some(Aqm::FqCoDel { .. }));
+        if is_fair && self.fair.is_none() {
+            self.fair = Some(Box::default());
+        } else if !is_fair && let Some(mut fair) = self.fair.take() {
+            while let Some(waiting) = fair.take_any() {
+                self.send(now, waiting.item, false, out);
+                out.gone.push(waiting.item.packet);
+            }
+            out.close();
+        }
     }
 
     /// The settings in force.
@@ -244,10 +368,32 @@ impl Link {
         self.counters
     }
 
+    /// Whether packets wait in the link itself; each of their segments comes out by itself.
+    #[must_use]
+    pub fn is_fair(&self) -> bool {
+        self.fair.is_some()
+    }
+
+    /// When [`serve`](Self::serve) has something to do next.
+    #[must_use]
+    pub fn due(&self) -> Option<Nanos> {
+        self.fair.as_ref().filter(|fair| fair.packets() > 0).map(|_| whole(self.free_at).saturating_add(1))
+    }
+
     /// Bytes that wait for the wire at `now`, the rest of the one being sent included.
     #[must_use]
     pub fn queued_bytes(&self, now: Nanos) -> u64 {
         let now = u128::from(now) << FRACTION_BITS;
+        let on_their_way = if self.effects.counts {
+            self.departures.iter().filter(|(at, _)| *at > now).map(|(_, bytes)| bytes).sum()
+        } else {
+            self.bytes_before(now)
+        };
+        on_their_way + self.fair.as_ref().map_or(0, |fair| fair.bytes())
+    }
+
+    /// What the wire still has to send, at a constant rate.
+    fn bytes_before(&self, now: u128) -> u64 {
         match self.byte_time {
             0 => 0,
             per_byte => {
@@ -256,106 +402,210 @@ impl Link {
         }
     }
 
-    /// Takes a packet at `now` and appends to `runs` which of its segments arrive and when.
+    /// Takes a packet at `now` and adds to `out` which of its segments arrive and when; with it those of others whose turn
+    /// has come, where there are [queues for each flow](Self::is_fair).
     ///
     /// `now` must not go back. Cost: a table look-up, and a few multiplications for each segment and each effect that the
     /// link has.
-    pub fn offer(&mut self, now: Nanos, train: &Train, runs: &mut Vec<Run>) {
+    pub fn offer(&mut self, now: Nanos, train: &Train, packet: P, out: &mut Outcome<P>) {
+        // Who is sent next is decided by what has come until then.
+        self.serve(now, out);
         let mut flow = self.flow(train);
-        let now_fine = u128::from(now) << FRACTION_BITS;
-        let mut queued = self.queued_bytes(now);
-        let mut open: Option<Open> = None;
+        let mut queued = self.queued(now);
         self.counters.segments += u64::from(train.segments);
-        let effects = self.effects;
         for index in 0..train.segments {
             let number = flow.packets;
             flow.packets += 1;
             // Every packet is a step of the flow's chains, whatever becomes of it: they do not depend on timing.
             let is_lost =
-                effects.loss && self.config.loss.loses(&mut flow.loss, self.dice, flow.number, number);
+                self.effects.loss && self.config.loss.loses(&mut flow.loss, self.dice, flow.number, number);
             let deviation = match &self.config.jitter {
                 Some(jitter) => jitter.deviation(&mut flow.deviation, self.dice, flow.number, number),
                 None => 0.0,
             };
             let ip_bytes = train.segment_ip_bytes(index);
-            let wire_bytes = u64::from(ip_bytes + ETHERNET_OVERHEAD_BYTES);
+            let segment = Segment { packet, index, flow: flow.number, number, ip_bytes, is_lost, deviation };
             self.counters.bytes += u64::from(ip_bytes);
-            // A link that has become much faster may owe more bytes than there are numbers.
-            let with_it = queued.saturating_add(wire_bytes);
-            let begins = self.free_at.max(now_fine);
-            let mut mark = false;
-            if effects.rate {
-                let full = self.config.queue_bytes.is_some_and(|max| with_it > max.max(wire_bytes))
-                    || (effects.counts_packets && self.has_too_many_packets(now_fine));
-                if full {
-                    self.counters.dropped_queue += 1;
-                    runs.extend(open.take().map(|open| open.run));
-                    continue;
-                }
-                if effects.aqm {
-                    let verdict = self.manage(now, whole(begins), train.can_be_marked, flow.number, number);
-                    if verdict == Verdict::Drop {
-                        self.counters.dropped_aqm += 1;
-                        runs.extend(open.take().map(|open| open.run));
-                        continue;
-                    }
-                    mark = verdict == Verdict::Mark;
-                    self.counters.marked += u64::from(mark);
-                }
-                self.free_at = begins + u128::from(self.byte_time) * u128::from(wire_bytes);
-                queued = with_it;
-                self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(queued);
-                if effects.counts_packets {
-                    self.departures.push_back(self.free_at);
-                }
+            if self.fair.is_some() {
+                self.put_aside(now, segment, train.can_be_marked(), out);
             } else {
-                self.free_at = begins;
-            }
-            let event =
-                if effects.wire { self.event(whole(begins), flow.number, number) } else { Event::NONE };
-            if is_lost || event.is_down {
-                self.counters.lost_outage += u64::from(event.is_down);
-                self.counters.lost += u64::from(!event.is_down);
-                runs.extend(open.take().map(|open| open.run));
-                continue;
-            }
-            self.counters.delivered += 1;
-            let deliver_at = match event.overtakes {
-                true => whole(self.free_at),
-                false => self.arrival(self.free_at, deviation),
-            };
-            let run = Run { first: index, count: 1, deliver_at, corrupt: event.corrupt, mark };
-            match &mut open {
-                Some(open) if self.joins(open, &run) => {
-                    open.run.count += 1;
-                    open.run.deliver_at = deliver_at;
-                }
-                _ => {
-                    runs.extend(open.take().map(|open| open.run));
-                    open = Some(Open { run, began: begins });
-                }
-            }
-            if effects.wire {
-                self.counters.corrupted += u64::from(event.corrupt.is_some());
-                self.counters.reordered += u64::from(event.overtakes);
-                self.counters.duplicated += u64::from(event.comes_twice);
-                if event.comes_twice {
-                    runs.extend(open.take().map(|open| open.run));
-                    runs.push(run);
-                }
+                self.pass(now, segment, train.can_be_marked(), &mut queued, out);
             }
         }
-        runs.extend(open.map(|open| open.run));
+        out.close();
         if let Some(known) = self.flows.get_mut(&train.flow) {
             *known = flow;
         }
+        self.serve(now, out);
     }
 
-    /// Whether a segment finds too many before it.
-    fn has_too_many_packets(&mut self, now: u128) -> bool {
-        let left = self.departures.partition_point(|at| *at <= now);
-        self.departures.drain(..left);
-        self.config.queue_packets.is_some_and(|max| self.departures.len() as u64 >= max.get())
+    /// Sends what waits in the queues of flows, as far as the wire is free for it until `now`.
+    pub fn serve(&mut self, now: Nanos, out: &mut Outcome<P>) {
+        let Some(Aqm::FqCoDel { target, interval, ecn }) = self.config.aqm else { return };
+        let Some(mut fair) = self.fair.take() else { return };
+        while whole(self.free_at) <= now {
+            let mut dropped = |segment: Segment<P>| {
+                self.counters.dropped_aqm += 1;
+                out.gone.push(segment.packet);
+            };
+            let next = fair.take(whole(self.free_at), target, interval, ecn, &mut dropped);
+            let Some(Next { packet: waiting, mark }) = next else { break };
+            self.counters.marked += u64::from(mark);
+            self.send(waiting.came, waiting.item, mark, out);
+            out.gone.push(waiting.item.packet);
+        }
+        out.close();
+        self.fair = Some(fair);
+    }
+
+    /// A segment that joins the queue of its flow.
+    fn put_aside(&mut self, now: Nanos, segment: Segment<P>, can_be_marked: bool, out: &mut Outcome<P>) {
+        let bytes = segment.wire_bytes();
+        let Some(fair) = &mut self.fair else { return };
+        let (flow, waiting) = (segment.flow, Waiting { item: segment, came: now, bytes, can_be_marked });
+        fair.put(flow, waiting);
+        self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(fair.bytes());
+        let is_too_much = match (self.config.queue_bytes, self.config.queue_packets) {
+            (_, Some(packets)) => fair.packets() > packets.get(),
+            (Some(bytes), None) => fair.bytes() > bytes && fair.packets() > 1,
+            (None, None) => fair.packets() > FAIR_PACKETS_MAX,
+        };
+        if is_too_much {
+            fair.make_room(&mut |segment: Segment<P>| {
+                self.counters.dropped_queue += 1;
+                out.gone.push(segment.packet);
+            });
+        }
+    }
+
+    /// A segment that meets the one queue; `queued` bytes are in it.
+    fn pass(
+        &mut self,
+        now: Nanos,
+        segment: Segment<P>,
+        can_be_marked: bool,
+        queued: &mut u64,
+        out: &mut Outcome<P>,
+    ) {
+        let mut mark = false;
+        if self.effects.rate {
+            let wire_bytes = u64::from(segment.wire_bytes());
+            // A link that has become much faster may owe more bytes than there are numbers.
+            let with_it = queued.saturating_add(wire_bytes);
+            let full = self.config.queue_bytes.is_some_and(|max| with_it > max.max(wire_bytes))
+                || self.config.queue_packets.is_some_and(|max| self.departures.len() as u64 >= max.get());
+            if full {
+                self.counters.dropped_queue += 1;
+                out.close();
+                return;
+            }
+            if self.effects.aqm {
+                let begins = whole(self.free_at).max(now);
+                let verdict = self.manage(now, begins, can_be_marked, segment.flow, segment.number);
+                if verdict == Verdict::Drop {
+                    self.counters.dropped_aqm += 1;
+                    out.close();
+                    return;
+                }
+                mark = verdict == Verdict::Mark;
+                self.counters.marked += u64::from(mark);
+            }
+            *queued = with_it;
+            self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(with_it);
+        }
+        self.send(now, segment, mark, out);
+    }
+
+    /// Puts a segment that came at `came` on the wire as soon as that is free, and adds it to `out` unless it is lost.
+    fn send(&mut self, came: Nanos, segment: Segment<P>, mark: bool, out: &mut Outcome<P>) {
+        let effects = self.effects;
+        let begins = self.free_at.max(u128::from(came) << FRACTION_BITS);
+        let wire_bytes = u64::from(segment.wire_bytes());
+        let mut is_lost = segment.is_lost;
+        if effects.trace {
+            self.free_at = self.left_by(begins, wire_bytes);
+            if let Some(loss) = self.step_at(whole(begins)).loss {
+                is_lost = self.dice.happens(loss, Purpose::Loss, segment.flow, segment.number);
+            }
+        } else {
+            self.free_at = begins + u128::from(self.byte_time) * u128::from(wire_bytes);
+        }
+        if effects.counts {
+            self.departures.push_back((self.free_at, wire_bytes));
+            self.departing_bytes += wire_bytes;
+        }
+        let event = match effects.wire {
+            true => self.event(whole(begins), segment.flow, segment.number),
+            false => Event::NONE,
+        };
+        if is_lost || event.is_down {
+            self.counters.lost_outage += u64::from(event.is_down);
+            self.counters.lost += u64::from(!event.is_down);
+            out.close();
+            return;
+        }
+        self.counters.delivered += 1;
+        let deliver_at = match event.overtakes {
+            true => whole(self.free_at),
+            false => self.arrival(self.free_at, segment.deviation),
+        };
+        let run = Run { first: segment.index, count: 1, deliver_at, corrupt: event.corrupt, mark };
+        match &mut out.open {
+            Some((packet, open)) if *packet == segment.packet && self.joins(open, &run) => {
+                open.run.count += 1;
+                open.run.deliver_at = deliver_at;
+            }
+            _ => {
+                out.close();
+                out.open = Some((segment.packet, Open { run, began: begins }));
+            }
+        }
+        if effects.wire {
+            self.counters.corrupted += u64::from(event.corrupt.is_some());
+            self.counters.reordered += u64::from(event.overtakes);
+            self.counters.duplicated += u64::from(event.comes_twice);
+            if event.comes_twice {
+                out.close();
+                out.runs.push((segment.packet, run));
+            }
+        }
+    }
+
+    /// Bytes that wait, for the packet that comes at `now`.
+    fn queued(&mut self, now: Nanos) -> u64 {
+        let now = u128::from(now) << FRACTION_BITS;
+        if !self.effects.counts {
+            return self.bytes_before(now);
+        }
+        let left = self.departures.partition_point(|(at, _)| *at <= now);
+        self.departing_bytes -= self.departures.drain(..left).map(|(_, bytes)| bytes).sum::<u64>();
+        self.departing_bytes
+    }
+
+    /// When so many bytes that begin on the wire at `begins` have left it, where its rate changes.
+    fn left_by(&self, begins: u128, bytes: u64) -> u128 {
+        let Some(trace) = &self.config.trace else { return begins };
+        let mut at = begins;
+        let mut bits = bytes as f64 * 8.0;
+        loop {
+            let (step, until) = trace.at(whole(at));
+            let Some(rate) = step.rate_bps.or(self.config.rate_bps) else { return at };
+            let until = u128::from(until) << FRACTION_BITS;
+            if rate > 0 {
+                let needed = (bits / rate as f64 * FINE_PER_SECOND) as u128;
+                // Rounding leaves no bit behind for the next step.
+                if needed <= until - at + ROUNDING {
+                    return at + needed;
+                }
+                bits -= (until - at) as f64 / FINE_PER_SECOND * rate as f64;
+            }
+            at = until;
+        }
+    }
+
+    /// What the trace says.
+    fn step_at(&self, now: Nanos) -> Step {
+        self.config.trace.as_ref().map(|trace| trace.at(now).0).unwrap_or_default()
     }
 
     /// What happens on the wire to a segment that begins on it at `begins`.
@@ -379,10 +629,11 @@ impl Link {
         match aqm {
             Aqm::None => Verdict::Keep,
             Aqm::CoDel { target, interval, .. } => {
-                let full_packet = u128::from(self.byte_time) * u128::from(FULL_PACKET_BYTES);
-                let target = target.max(Duration::from_nanos(whole(full_packet)));
+                let target = target.max(self.effects.full_packet);
                 self.codel.judge(leaves, leaves - now, target, interval, can_mark)
             }
+            // Judged when its turn comes.
+            Aqm::FqCoDel { .. } => Verdict::Keep,
             Aqm::Drd { min, max, .. } => {
                 let share = drd_share(self.departures.len() as u64, min, max);
                 match self.dice.fraction(Purpose::Drd, flow, number) < share {
@@ -408,6 +659,9 @@ impl Link {
     /// Arrival of what leaves the wire at `left`; never before anything that left earlier, unless it may overtake.
     fn arrival(&mut self, left: u128, deviation: f64) -> Nanos {
         let mut delay = self.delay;
+        if self.effects.trace {
+            delay = self.step_at(whole(left)).delay.map_or(delay, nanos);
+        }
         if let Some(jitter) = &self.config.jitter {
             // Not less than none, and not too long.
             let varied = (delay as f64 + deviation * 1e9).clamp(0.0, DELAY_MAX.as_nanos() as f64);
@@ -456,30 +710,43 @@ impl Event {
 #[derive(Clone, Copy, Debug)]
 struct Effects {
     rate: bool,
-    /// Packets in the queue are counted.
-    counts_packets: bool,
+    /// What leaves the one queue is kept in a list.
+    counts: bool,
+    /// Of the one queue.
     aqm: bool,
     loss: bool,
     /// Anything of [`Event`].
     wire: bool,
     /// Segments of a packet may arrive at times of their own.
     own_times: bool,
+    trace: bool,
+    /// Time of a full packet on the wire.
+    full_packet: Duration,
 }
 
 impl Effects {
     fn of(config: &LinkConfig) -> Self {
-        let rate = config.rate_bps.is_some();
-        let counts = config.queue_packets.is_some() || matches!(config.aqm, Some(Aqm::Drd { .. }));
+        let rate = config.mean_rate_bps();
+        let is_fair = matches!(config.aqm, Some(Aqm::FqCoDel { .. }));
+        let counts = config.trace.is_some()
+            || config.queue_packets.is_some()
+            || matches!(config.aqm, Some(Aqm::Drd { .. }));
         Self {
-            rate,
-            counts_packets: rate && counts,
-            aqm: rate && config.aqm.is_some(),
+            rate: rate.is_some(),
+            counts: rate.is_some() && counts && !is_fair,
+            aqm: rate.is_some() && config.aqm.is_some() && !is_fair,
             loss: config.loss.is_possible(),
             wire: config.outage.is_some()
                 || config.corrupt.is_possible()
                 || config.reorder.is_some()
                 || config.duplicate.is_possible(),
-            own_times: config.jitter.is_some() || config.reorder.is_some(),
+            own_times: config.jitter.is_some()
+                || config.reorder.is_some()
+                || config.trace.as_ref().is_some_and(Trace::has_delay),
+            trace: config.trace.is_some(),
+            full_packet: rate.map_or(Duration::ZERO, |rate| {
+                Duration::from_secs_f64(FULL_PACKET_BYTES as f64 * 8.0 / rate.max(1) as f64)
+            }),
         }
     }
 }
@@ -487,6 +754,11 @@ impl Effects {
 fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+const FINE_PER_SECOND: f64 = 1e9 * (1u64 << FRACTION_BITS) as f64;
+
+/// A thousandth of a nanosecond, once a step at the most.
+const ROUNDING: u128 = (1 << FRACTION_BITS) / 1000;
 
 /// A run that may grow, and when its first segment began on the wire.
 #[derive(Clone, Copy, Debug)]

@@ -54,6 +54,30 @@ impl FlowKey {
     /// Anything that is not IP.
     const OTHER: Self = Self { addresses: None, protocol: 0, ports: (0, 0) };
 
+    /// Of a packet from one address to another.
+    #[must_use]
+    pub fn new(from: IpAddr, to: IpAddr, protocol: u8, ports: (u16, u16)) -> Self {
+        Self { addresses: Some((from, to)), protocol, ports }
+    }
+
+    /// From where to where; none: not IP.
+    #[must_use]
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        self.addresses
+    }
+
+    /// IP's number of it.
+    #[must_use]
+    pub fn protocol(&self) -> u8 {
+        self.protocol
+    }
+
+    /// Source and destination.
+    #[must_use]
+    pub fn ports(&self) -> (u16, u16) {
+        self.ports
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(port: u16) -> Self {
         Self { ports: (port, 0), ..Self::OTHER }
@@ -73,11 +97,17 @@ pub struct Train {
     pub segment_bytes: u32,
     /// Payload of the last segment.
     pub last_bytes: u32,
-    /// Its sender understands marks (RFC 3168): ECT(0), ECT(1), or marked already.
-    pub can_be_marked: bool,
+    /// IPv4's type of service, IPv6's traffic class: six bits of DSCP (RFC 2474), two of ECN (RFC 3168).
+    pub traffic_class: u8,
 }
 
 impl Train {
+    /// Whether its sender understands marks (RFC 3168): ECT(0), ECT(1), or marked already.
+    #[must_use]
+    pub fn can_be_marked(&self) -> bool {
+        self.traffic_class & 3 != 0
+    }
+
     /// The packet that begins with `head`, from the IP header on, and is `len` bytes long. What its segments are is not
     /// said; a sender fills them up to the MTU.
     #[must_use]
@@ -89,7 +119,7 @@ impl Train {
             header_bytes: 0,
             segment_bytes: len,
             last_bytes: len,
-            can_be_marked: can_be_marked(head),
+            traffic_class: traffic_class(head),
         };
         let Some((layout, flow)) = Layout::parse(head) else { return single(FlowKey::OTHER) };
         let header_bytes = layout.payload_at as u32;
@@ -104,7 +134,7 @@ impl Train {
             header_bytes,
             segment_bytes,
             last_bytes: payload - (segments - 1) * segment_bytes,
-            can_be_marked: can_be_marked(head),
+            traffic_class: traffic_class(head),
         }
     }
 
@@ -166,7 +196,7 @@ impl<'a> Packet<'a> {
             header_bytes: 0,
             segment_bytes: ip.len() as u32,
             last_bytes: ip.len() as u32,
-            can_be_marked: can_be_marked(ip),
+            traffic_class: traffic_class(ip),
         };
         let Some((layout, flow)) = Layout::parse(ip) else {
             return Some(Self { vnet, ip, layout: None, train: single(FlowKey::OTHER) });
@@ -186,7 +216,7 @@ impl<'a> Packet<'a> {
                 header_bytes: layout.payload_at as u32,
                 segment_bytes: gso as u32,
                 last_bytes: (payload - (segments - 1) * gso) as u32,
-                can_be_marked: can_be_marked(ip),
+                traffic_class: traffic_class(ip),
             }
         } else {
             single(flow)
@@ -286,7 +316,7 @@ impl Layout {
         let port = |at: usize| u16::from_be_bytes([transport[at], transport[at + 1]]);
         let ports = if matches!(protocol, TCP | UDP) { (port(0), port(2)) } else { (0, 0) };
         let layout = Self { ip_version: version, transport_at, payload_at: transport_at + header, protocol };
-        Some((layout, FlowKey { addresses: Some(addresses), protocol, ports }))
+        Some((layout, FlowKey::new(addresses.0, addresses.1, protocol, ports)))
     }
 }
 
@@ -300,8 +330,12 @@ fn congestion_bits(ip: &[u8]) -> Option<(usize, u8)> {
     }
 }
 
-fn can_be_marked(ip: &[u8]) -> bool {
-    congestion_bits(ip).is_some_and(|(at, bits)| ip.get(at).is_some_and(|byte| byte & bits != 0))
+fn traffic_class(ip: &[u8]) -> u8 {
+    match *ip {
+        [first, second, ..] if first >> 4 == 4 => second,
+        [first, second, ..] if first >> 4 == 6 => first << 4 | second >> 4,
+        _ => 0,
+    }
 }
 
 /// Marks an IP packet: congestion experienced. One that has no such bits stays as it is.

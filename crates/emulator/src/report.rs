@@ -7,6 +7,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::link::{Counters, LinkConfig};
+use crate::rules::Rule;
 
 /// How late packets were delivered, in microseconds after the time the model named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,15 +32,33 @@ impl Lateness {
     }
 }
 
-/// One direction.
+/// The traffic that fitted a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DirectionReport {
+pub struct RuleReport {
+    /// The rule's name.
+    pub name: String,
+    /// What it looks for.
+    pub rule: Rule,
     /// Settings in force.
     pub config: LinkConfig,
     /// What the model did.
     pub counters: Counters,
+    /// Bytes waiting for its wire now.
+    pub queue_bytes: u64,
+}
+
+/// One direction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DirectionReport {
+    /// Settings in force, for what fits no rule.
+    pub config: LinkConfig,
+    /// What the model did to all traffic.
+    pub counters: Counters,
     /// Bytes waiting for the wire now.
     pub queue_bytes: u64,
+    /// Of it, what fitted each rule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleReport>,
     /// How late the driver was.
     pub lateness: Lateness,
     /// Packets the emulator itself dropped: memory full, or refused by the device.
@@ -120,35 +139,18 @@ impl fmt::Display for Report {
         let priority = if self.realtime { "real-time priority" } else { "normal priority" };
         writeln!(f, "link emulated by {} at {priority}", self.engine)?;
         for (name, d) in [("near->far", &self.forward), ("far->near", &self.backward)] {
-            let c = &d.counters;
-            let share = |n: u64| if c.segments == 0 { 0.0 } else { n as f64 / c.segments as f64 * 100.0 };
-            write!(
-                f,
-                "  {name}  {} packets, {:.1} MB; lost {} ({:.4} %), dropped by the queue {} ({:.4} %)",
-                c.segments,
-                c.bytes as f64 / 1e6,
-                c.lost,
-                share(c.lost),
-                c.dropped_queue,
-                share(c.dropped_queue),
-            )?;
-            for (what, count) in [
-                ("lost while the link was down", c.lost_outage),
-                ("dropped by its management", c.dropped_aqm),
-                ("marked", c.marked),
-                ("corrupted", c.corrupted),
-                ("duplicated", c.duplicated),
-                ("sent ahead", c.reordered),
-            ] {
-                if count > 0 {
-                    write!(f, ", {what} {count}")?;
-                }
-            }
+            write!(f, "  {name}  ")?;
+            write_counters(f, &d.counters)?;
             writeln!(
                 f,
                 "; late by p50 {} us, p99 {} us, max {} us",
                 d.lateness.p50_us, d.lateness.p99_us, d.lateness.max_us
             )?;
+            for rule in d.rules.iter().filter(|rule| rule.counters.segments > 0) {
+                write!(f, "    rule {}: ", rule.name)?;
+                write_counters(f, &rule.counters)?;
+                writeln!(f)?;
+            }
         }
         if self.doubts.is_empty() {
             write!(f, "  trusted: yes")
@@ -156,4 +158,31 @@ impl fmt::Display for Report {
             write!(f, "  trusted: NO: {}", self.doubts.join("; "))
         }
     }
+}
+
+fn write_counters(f: &mut fmt::Formatter<'_>, c: &Counters) -> fmt::Result {
+    let share = |n: u64| if c.segments == 0 { 0.0 } else { n as f64 / c.segments as f64 * 100.0 };
+    write!(
+        f,
+        "{} packets, {:.1} MB; lost {} ({:.4} %), dropped by the queue {} ({:.4} %)",
+        c.segments,
+        c.bytes as f64 / 1e6,
+        c.lost,
+        share(c.lost),
+        c.dropped_queue,
+        share(c.dropped_queue),
+    )?;
+    for (what, count) in [
+        ("lost while the link was down", c.lost_outage),
+        ("dropped by its management", c.dropped_aqm),
+        ("marked", c.marked),
+        ("corrupted", c.corrupted),
+        ("duplicated", c.duplicated),
+        ("sent ahead", c.reordered),
+    ] {
+        if count > 0 {
+            write!(f, ", {what} {count}")?;
+        }
+    }
+    Ok(())
 }

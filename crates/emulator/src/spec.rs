@@ -14,6 +14,7 @@ use crate::limits::{DELAY_MAX, ETHERNET_OVERHEAD_BYTES, MTU};
 use crate::link::{LinkConfig, LinkPair, Reorder};
 use crate::loss::LossModel;
 use crate::outage::Outage;
+use crate::trace::Trace;
 
 /// A setting for each way: `[near to far, far to near]`.
 pub type EachWay<T> = [Option<T>; 2];
@@ -54,6 +55,8 @@ pub struct LinkSpec {
     pub reorder: EachWay<Reorder>,
     /// When the link is down.
     pub outage: EachWay<Outage>,
+    /// What changes by a timetable.
+    pub trace: EachWay<Trace>,
 }
 
 /// A link that cannot be.
@@ -99,6 +102,7 @@ impl LinkSpec {
             duplicate: [Some(Probability::ZERO); 2],
             reorder: [Some(Reorder { probability: Probability::ZERO, gap: NonZeroU64::MIN }); 2],
             outage: [Some(Outage::NEVER); 2],
+            trace: [Some(Trace::nothing()), Some(Trace::nothing())],
         }
         .merge(self)
     }
@@ -120,6 +124,7 @@ impl LinkSpec {
             duplicate: over(&self.duplicate, &change.duplicate),
             reorder: over(&self.reorder, &change.reorder),
             outage: over(&self.outage, &change.outage),
+            trace: over(&self.trace, &change.trace),
         }
     }
 
@@ -143,25 +148,29 @@ impl LinkSpec {
         let rtt = delay[0] + delay[1];
         let way = |i: usize| {
             let rate_bps = self.rate_bps[i];
+            let trace = self.trace[i].clone().filter(|trace| !trace.is_nothing());
+            let rate = trace.as_ref().and_then(Trace::mean_rate_bps).or(rate_bps);
             if rate_bps == Some(0) {
                 return Err(SpecError::ZeroRate);
             }
             let aqm = self.aqm[i].filter(|aqm| *aqm != Aqm::None);
-            if aqm.is_some() && rate_bps.is_none() {
+            if aqm.is_some() && rate.is_none() {
                 return Err(SpecError::AqmWithoutRate);
             }
+            let is_fair = matches!(aqm, Some(Aqm::FqCoDel { .. }));
             // Random drop goes by packets, beyond which a queue in bytes might never come.
             let drop_max = match aqm {
                 Some(Aqm::Drd { max, .. }) => Some(max.saturating_mul(DRD_QUEUE)),
                 _ => None,
             };
-            let bdp = rate_bps.map(|rate| rate as f64 * rtt.as_secs_f64() / 8.0);
+            let bdp = rate.map(|rate| rate as f64 * rtt.as_secs_f64() / 8.0);
             let queue_bytes = match (self.queue[i], bdp) {
                 (Some(QueueSpec::Bytes(bytes)), _) => Some(bytes),
                 (Some(QueueSpec::Packets(_)), _) => None,
                 (Some(QueueSpec::Bdp(_)), None) => return Err(SpecError::BdpWithoutRate),
                 (Some(QueueSpec::Bdp(times)), Some(bdp)) => Some(((bdp * times) as u64).max(QUEUE_BYTES_MIN)),
-                (None, _) if drop_max.is_some() => None,
+                // Random drop and fair queues have limits of their own.
+                (None, _) if drop_max.is_some() || is_fair => None,
                 (None, Some(bdp)) => Some((bdp as u64).max(QUEUE_BYTES_MIN)),
                 (None, None) => None,
             };
@@ -181,9 +190,10 @@ impl LinkSpec {
                 duplicate: self.duplicate[i].unwrap_or_default(),
                 reorder: self.reorder[i].filter(|reorder| reorder.probability.is_possible()),
                 outage: self.outage[i].filter(|outage| !outage.lasts.is_zero()),
+                trace,
             })
         };
-        Ok(LinkPair { forward: way(0)?, backward: way(1)? })
+        Ok(LinkPair { forward: way(0)?, backward: way(1)?, rules: Vec::new() })
     }
 }
 
@@ -220,7 +230,7 @@ mod tests {
             duplicate: [Some(p); 2],
             reorder: [Some(Reorder { probability: p, gap: NonZeroU64::MIN }); 2],
             outage: [Some(Outage { lasts: MS100, ..Outage::NEVER }); 2],
-            ..plain
+            ..plain.clone()
         };
         assert_ne!(rough.merge(&plain).resolve(), plain.resolve());
         assert_eq!(rough.merge(&plain.in_full()).resolve(), plain.resolve());

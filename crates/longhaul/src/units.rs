@@ -12,6 +12,7 @@ use longhaul_emulator::link::Reorder;
 use longhaul_emulator::loss::LossModel;
 use longhaul_emulator::outage::Outage;
 use longhaul_emulator::spec::QueueSpec;
+use longhaul_emulator::trace::{Step, Trace};
 
 /// Splits a number from its unit.
 fn split(text: &str) -> Result<(f64, &str), String> {
@@ -177,20 +178,87 @@ pub(crate) fn jitter(text: &str) -> Result<Jitter, String> {
     Ok(jitter)
 }
 
-/// Most that is read of a table of delays: half a million measurements.
-const TABLE_BYTES_MAX: u64 = 8 << 20;
+/// Most that is read of a file that describes a link: half a million measurements.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// A file that describes a link, or a part of one.
+pub(crate) fn read_file(file: &str) -> Result<String, String> {
+    let mut text = String::new();
+    let open = std::fs::File::open(file).map_err(|error| format!("cannot open {file}: {error}"))?;
+    open.take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("cannot read {file}: {error}"))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("{file} is larger than {} MiB", FILE_BYTES_MAX >> 20));
+    }
+    Ok(text)
+}
+
+/// A file in mahimahi's format, or a table of `time,rate,delay,loss` with these names in its first line; `none`.
+pub(crate) fn trace(file: &str) -> Result<Trace, String> {
+    if file == "none" {
+        return Ok(Trace::nothing());
+    }
+    let text = read_file(file)?;
+    let first = text.lines().map(without_remark).find(|line| !line.is_empty());
+    let is_table = first.is_some_and(|line| line.starts_with(|c: char| c.is_ascii_alphabetic()));
+    let trace =
+        if is_table { table_of_steps(&text) } else { Trace::from_mahimahi(&text).map_err(|e| e.to_string()) };
+    trace.map_err(|error| format!("{file}: {error}"))
+}
+
+fn without_remark(line: &str) -> &str {
+    line.split('#').next().unwrap_or_default().trim()
+}
+
+/// Lines of a table, each with what it holds from then on; the last may be `60s,repeat`.
+fn table_of_steps(text: &str) -> Result<Trace, String> {
+    let lines = (1..).zip(text.lines().map(without_remark)).filter(|(_, line)| !line.is_empty());
+    let mut lines =
+        lines.map(|(number, line)| (number, line.split(',').map(str::trim).collect::<Vec<&str>>()));
+    let columns = lines.next().map(|(_, names)| names).unwrap_or_default();
+    if let Some(name) = columns.iter().find(|name| !["time", "rate", "delay", "loss"].contains(name)) {
+        return Err(format!("no column is called `{name}`; name them `time`, `rate`, `delay` and `loss`"));
+    }
+    if columns.first() != Some(&"time") {
+        return Err("the first column must be `time`".to_owned());
+    }
+    let (mut steps, mut period) = (Vec::new(), None);
+    for (number, fields) in lines {
+        let at_line = |error: String| format!("line {number}: {error}");
+        if period.is_some() {
+            return Err(at_line("nothing can follow `repeat`".to_owned()));
+        }
+        let mut step = Step { at: duration(fields[0]).map_err(at_line)?, ..Step::default() };
+        if fields[1..] == ["repeat"] {
+            period = Some(step.at);
+            continue;
+        }
+        if fields.len() != columns.len() {
+            return Err(at_line(format!(
+                "{} fields where the first line names {}",
+                fields.len(),
+                columns.len()
+            )));
+        }
+        for (column, field) in columns.iter().zip(&fields).skip(1) {
+            match *column {
+                "rate" if *field == "0" => step.rate_bps = Some(0),
+                "rate" => step.rate_bps = Some(rate(field).map_err(at_line)?),
+                "delay" => step.delay = Some(duration(field).map_err(at_line)?),
+                "loss" => step.loss = Some(probability(field).map_err(at_line)?),
+                _ => return Err(at_line("the time is named twice".to_owned())),
+            }
+        }
+        steps.push(step);
+    }
+    Trace::new(steps, period).map_err(|error| error.to_string())
+}
 
 /// Delays in milliseconds, one a line; what follows a `#` is left out.
 fn table(file: &str) -> Result<Shape, String> {
-    let mut text = String::new();
-    let open = std::fs::File::open(file).map_err(|error| format!("cannot open {file}: {error}"))?;
-    open.take(TABLE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| format!("cannot read {file}: {error}"))?;
-    if text.len() as u64 > TABLE_BYTES_MAX {
-        return Err(format!("{file} is larger than {} MiB", TABLE_BYTES_MAX >> 20));
-    }
-    let numbers = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    let text = read_file(file)?;
+    let numbers = text.lines().map(without_remark);
     let delays = numbers.filter(|line| !line.is_empty()).map(|line| {
         line.parse::<f64>().map_err(|_| format!("{file}: `{line}` is not a number of milliseconds"))
     });
@@ -201,13 +269,14 @@ fn table(file: &str) -> Result<Shape, String> {
 pub(crate) fn aqm(text: &str) -> Result<Aqm, String> {
     let bad = || {
         format!(
-            "`{text}` manages no queue; write `codel[:target=5ms][:interval=100ms][:ecn]` or `drd:MIN:MAX[:ecn]`"
+            "`{text}` manages no queue; write `codel[:target=5ms][:interval=100ms][:ecn]`, the same with `fq_codel`, or \
+             `drd:MIN:MAX[:ecn]`"
         )
     };
     let words: Vec<&str> = text.split(':').collect();
     match words[..] {
         ["none"] => Ok(Aqm::None),
-        ["codel", ref options @ ..] => {
+        [name @ ("codel" | "fq_codel"), ref options @ ..] => {
             let (mut target, mut interval, mut ecn) = (CODEL_TARGET, CODEL_INTERVAL, false);
             for option in options {
                 match option.split_once('=') {
@@ -217,7 +286,10 @@ pub(crate) fn aqm(text: &str) -> Result<Aqm, String> {
                     _ => return Err(bad()),
                 }
             }
-            Ok(Aqm::CoDel { target, interval, ecn })
+            Ok(match name {
+                "codel" => Aqm::CoDel { target, interval, ecn },
+                _ => Aqm::FqCoDel { target, interval, ecn },
+            })
         }
         ["drd", min, max, ref options @ ..] if matches!(options, [] | ["ecn"]) => {
             let min = min.parse().map_err(|_| bad())?;
@@ -349,6 +421,8 @@ mod tests {
         let all = Jitter { shape: Shape::Pareto, correlation: p(0.25), overtakes: true, ..plain };
         assert_eq!(jitter("5ms:pareto:corr=25%:overtake"), Ok(all));
         assert_eq!(aqm("none"), Ok(Aqm::None));
+        let (target, interval) = (CODEL_TARGET, CODEL_INTERVAL);
+        assert_eq!(aqm("fq_codel"), Ok(Aqm::FqCoDel { target, interval, ecn: false }));
         assert!(jitter("5ms:gaussian").unwrap_err().contains("normal") && jitter("table=/nowhere").is_err());
         let (target, interval) = (Duration::from_millis(20), CODEL_INTERVAL);
         assert_eq!(aqm("codel:target=20ms:ecn"), Ok(Aqm::CoDel { target, interval, ecn: true }));
@@ -379,6 +453,40 @@ mod tests {
         assert!(table(name).unwrap_err().contains("`soon` is not a number"));
         std::fs::write(name, "\n").unwrap();
         assert!(table(name).unwrap_err().contains("at least one number"));
+    }
+
+    #[test]
+    fn traces_from_files() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let name = file.path().to_str().unwrap();
+        let read = |text: &str| {
+            std::fs::write(name, text).unwrap();
+            trace(name)
+        };
+        let ms = Duration::from_millis;
+        let steps = vec![
+            Step { at: ms(0), rate_bps: Some(10_000_000), delay: Some(ms(20)), loss: Some(p(0.0)) },
+            Step { at: ms(30_000), rate_bps: Some(0), delay: Some(ms(40)), loss: Some(p(0.01)) },
+        ];
+        let table =
+            "# a train\ntime,rate,delay,loss\n0,10Mbit,20ms,0%\n30s, 0, 40ms, 1% # tunnel\n40s,repeat\n";
+        assert_eq!(read(table), Ok(Trace::new(steps, Some(ms(40_000))).unwrap()));
+        assert_eq!(read("1\n1\n4\n"), Ok(Trace::from_mahimahi("1\n1\n4\n").unwrap()));
+        for (text, what) in [
+            ("time,speed\n0,1Gbit\n", "no column is called `speed`"),
+            ("rate,time\n1Gbit,0\n", "must be `time`"),
+            ("time,rate\n0,1Gbit,5ms\n", "line 2: 3 fields where the first line names 2"),
+            ("time,rate\n0,fast\n", "line 2"),
+            ("time,rate\n0,1Gbit\n1s,repeat\n2s,1Mbit\n", "nothing can follow"),
+            ("time,rate\n0,1Gbit\n1s,0\n", "1 kbit/s"),
+            ("time,time\n0,0\n", "twice"),
+            ("time\n", "at least one step"),
+            ("one\n", "no column"),
+        ] {
+            let told = read(text).unwrap_err();
+            assert!(told.contains(what), "{text:?}: {told}");
+        }
+        assert!(trace("/nowhere").unwrap_err().contains("cannot open"));
     }
 
     #[test]

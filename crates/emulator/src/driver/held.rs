@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crate::driver::{Clock, Direction, Engine};
 use crate::limits::READ_BATCH;
 use crate::link::{LinkConfig, Run};
-use crate::nfqueue::{HeldPacket, PacketQueue};
+use crate::nfqueue::PacketQueue;
 use crate::packet::Train;
 
 /// Two queues of held packets.
@@ -30,7 +30,7 @@ struct Side {
 }
 
 /// A packet on its way, or one that is to be dropped when its turn comes: the kernel finds the oldest at once.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeldId {
     id: u32,
     drop: bool,
@@ -60,7 +60,10 @@ impl Engine for HeldEngine {
                     let missing = next_id.map_or(0, |next| packet.id.wrapping_sub(next));
                     direction.own_drops += u64::from(missing);
                     *next_id = Some(packet.id.wrapping_add(1));
-                    direction.hold(clock, &packet);
+                    let (now, train) = (clock.now(), Train::of_held(packet.head, packet.len));
+                    let id = HeldId { id: packet.id, drop: false };
+                    let (arrives, run) = direction.offer_whole(now, &train, id);
+                    direction.wait(run, HeldId { drop: !arrives, ..id });
                 }
                 Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
@@ -74,6 +77,8 @@ impl Engine for HeldEngine {
         }
         true
     }
+
+    fn settle(&mut self, _side: usize, _direction: &mut Direction<HeldId>) {}
 
     fn deliver(&mut self, side: usize, packet: HeldId, _run: &Run) -> bool {
         let side = &mut self.sides[side];
@@ -93,22 +98,5 @@ impl Engine for HeldEngine {
 
     fn sources(&self) -> [BorrowedFd<'_>; 2] {
         [self.sides[0].queue.as_fd(), self.sides[1].queue.as_fd()]
-    }
-}
-
-impl Direction<HeldId> {
-    fn hold(&mut self, clock: &Clock, packet: &HeldPacket<'_>) {
-        let now = clock.now();
-        let train = Train::of_held(packet.head, packet.len);
-        self.link.offer(now, &train, &mut self.runs);
-        let passed: u32 = self.runs.iter().map(|run| run.count).sum();
-        // The share that gets through stays about right when the greater part decides.
-        let drop = passed * 2 < train.segments;
-        self.coarse_drops += u64::from(train.segments > 1 && passed < train.segments && passed > 0);
-        let last = self.waiting.back().map_or(now, |waiting| waiting.run.deliver_at);
-        let deliver_at = self.runs.last().map_or(last, |run| run.deliver_at);
-        self.runs.clear();
-        let run = Run { first: 0, count: train.segments, deliver_at, corrupt: None, mark: false };
-        self.wait(run, HeldId { id: packet.id, drop });
     }
 }

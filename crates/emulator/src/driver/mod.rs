@@ -8,10 +8,11 @@
 //! | [`split`] | in our memory, read from and written to TUN devices | links where single segments of a big packet are lost or harmed |
 //! | [`held`] | in the kernel, which waits for a verdict (NFQUEUE) | fast links without such effects: payload is never copied |
 
+mod agenda;
+mod direction;
 pub mod held;
 pub mod split;
 
-use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::num::NonZeroU64;
@@ -19,19 +20,21 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::dice::Dice;
 use crate::limits::{QUANTA_PER_DELAY, QUANTUM_MAX, QUANTUM_MIN_NS};
-use crate::link::{Link, LinkConfig, LinkPair, Nanos, Run};
+use crate::link::{LinkConfig, LinkPair, Nanos, Run};
 use crate::processors::Processors;
-use crate::report::{DirectionReport, Lateness, Report};
+use crate::report::Report;
+
+pub use direction::Direction;
+use direction::Treatment;
 
 /// Where packets are while they are on their way.
 pub trait Engine {
     /// What names a packet on its way.
-    type Packet: Copy + Debug + Send;
+    type Packet: Copy + Debug + PartialEq + Send;
 
     /// Its name in reports.
     fn name(&self) -> &'static str;
@@ -39,6 +42,9 @@ pub trait Engine {
     /// Takes a batch of packets that `side` sends (0: near), offers them to the direction's link, and puts them among
     /// those that wait. True when more may be there.
     fn take(&mut self, side: usize, clock: &Clock, direction: &mut Direction<Self::Packet>) -> bool;
+
+    /// Puts what the direction's links have decided among what waits.
+    fn settle(&mut self, side: usize, direction: &mut Direction<Self::Packet>);
 
     /// Lets a run of segments of a packet that `side` has sent go on to the other host; false when that fails.
     fn deliver(&mut self, side: usize, packet: Self::Packet, run: &Run) -> bool;
@@ -116,50 +122,6 @@ impl DriverHandle {
     }
 }
 
-/// A run of segments that waits for its time.
-#[derive(Debug)]
-pub struct Waiting<P> {
-    run: Run,
-    packet: P,
-}
-
-/// One direction: the link, and what is on its way.
-#[derive(Debug)]
-pub struct Direction<P> {
-    link: Link,
-    waiting: VecDeque<Waiting<P>>,
-    lateness_us: Histogram<u64>,
-    /// Packets dropped for want of room, or refused by the kernel.
-    own_drops: u64,
-    /// Packets of many segments that were dropped whole although a real queue would have taken a part.
-    coarse_drops: u64,
-    runs: Vec<Run>,
-}
-
-impl<P> Direction<P> {
-    fn new(link: Link) -> Self {
-        Self {
-            link,
-            waiting: VecDeque::new(),
-            lateness_us: new_histogram(),
-            own_drops: 0,
-            coarse_drops: 0,
-            runs: Vec::new(),
-        }
-    }
-
-    /// Puts a run among those that wait: at the end, unless it overtakes some.
-    fn wait(&mut self, run: Run, packet: P) {
-        let at = match self.waiting.back() {
-            Some(last) if last.run.deliver_at > run.deliver_at => {
-                self.waiting.partition_point(|waiting| waiting.run.deliver_at <= run.deliver_at)
-            }
-            _ => self.waiting.len(),
-        };
-        self.waiting.insert(at, Waiting { run, packet });
-    }
-}
-
 /// The driver of two hosts.
 #[derive(Debug)]
 pub struct Driver<E: Engine> {
@@ -181,10 +143,13 @@ impl<E: Engine> Driver<E> {
         let wake =
             std::sync::Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (requests, inbox) = channel();
-        let direction = |config, number| Direction::new(Link::new(config, Dice::new(seed, number)));
+        let [forward, backward] = ways(link);
         let driver = Self {
             engine,
-            directions: [direction(link.forward, 0), direction(link.backward, 1)],
+            directions: [
+                Direction::new(forward, Dice::new(seed, 0)),
+                Direction::new(backward, Dice::new(seed, 1)),
+            ],
             requests: inbox,
             wake: std::sync::Arc::clone(&wake),
             clock: Clock(Instant::now()),
@@ -224,10 +189,10 @@ impl<E: Engine> Driver<E> {
     fn deliver_due(&mut self, side: usize) {
         let now = self.clock.now();
         let direction = &mut self.directions[side];
+        direction.serve(now);
+        self.engine.settle(side, direction);
         let mut any = false;
-        while direction.waiting.front().is_some_and(|w| w.run.deliver_at <= now) {
-            let Some(Waiting { run, packet }) = direction.waiting.pop_front() else { break };
-            direction.lateness_us.saturating_record((now - run.deliver_at) / 1000);
+        while let Some((packet, run)) = direction.take_due(now) {
             direction.own_drops += u64::from(!self.engine.deliver(side, packet, &run));
             any = true;
         }
@@ -239,7 +204,7 @@ impl<E: Engine> Driver<E> {
     /// On a long link, lets packets gather until the next quantum after `woke_at`: a wake for each takes the CPU from the
     /// hosts, and this much later nobody can tell.
     fn rest(&self, woke_at: Nanos) {
-        let shortest = self.directions.iter().map(|d| d.link.config().delay).min().unwrap_or_default();
+        let shortest = self.directions.iter().map(|d| d.config().delay).min().unwrap_or_default();
         let quantum = (shortest / QUANTA_PER_DELAY).min(QUANTUM_MAX);
         let next = woke_at.saturating_add(u64::try_from(quantum.as_nanos()).unwrap_or(u64::MAX));
         let left = next.saturating_sub(self.clock.now());
@@ -250,7 +215,7 @@ impl<E: Engine> Driver<E> {
 
     /// Sleeps until a packet comes, one is due, or there is a request (then true).
     fn sleep(&self) -> io::Result<bool> {
-        let due = self.directions.iter().filter_map(|d| d.waiting.front()).map(|w| w.run.deliver_at).min();
+        let due = self.directions.iter().filter_map(Direction::due).min();
         let timeout = due.map(|due| due.saturating_sub(self.clock.now()));
         if timeout == Some(0) {
             return Ok(false);
@@ -277,9 +242,10 @@ impl<E: Engine> Driver<E> {
         loop {
             match self.requests.try_recv() {
                 Ok(Request::Set(link)) => {
-                    for (side, config) in [link.forward, link.backward].into_iter().enumerate() {
-                        self.engine.set(side, &config);
-                        self.directions[side].link.set(config);
+                    let now = self.clock.now();
+                    for (side, treatment) in ways(*link).into_iter().enumerate() {
+                        self.engine.set(side, &treatment.link);
+                        self.directions[side].set(now, treatment);
                     }
                 }
                 Ok(Request::Report(reply)) => drop(reply.send(self.report())), // the asker may have gone
@@ -291,25 +257,23 @@ impl<E: Engine> Driver<E> {
 
     fn report(&self) -> Report {
         let now = self.clock.now();
-        let [forward, backward] = [0, 1].map(|side| {
-            let d = &self.directions[side];
-            DirectionReport {
-                config: d.link.config().clone(),
-                counters: d.link.counters(),
-                queue_bytes: d.link.queued_bytes(now),
-                lateness: Lateness::of(&d.lateness_us),
-                own_drops: d.own_drops,
-                coarse_drops: d.coarse_drops,
-            }
-        });
+        let [forward, backward] = [0, 1].map(|side| self.directions[side].report(now));
         let stolen = self.processors.and_then(Processors::stolen);
         Report::new(self.engine.name(), self.realtime, stolen, forward, backward)
     }
 }
 
-fn new_histogram() -> Histogram<u64> {
-    // 1 us to 1 h, two digits: 13 KiB. The bounds are constants within the crate's rules.
-    Histogram::new_with_bounds(1, Duration::from_secs(3600).as_micros() as u64, 2).expect("constant bounds")
+/// A link's two directions.
+fn ways(link: LinkPair) -> [Treatment; 2] {
+    let (forward, backward) = link
+        .rules
+        .into_iter()
+        .map(|class| {
+            let forward = (class.name.clone(), class.rule, class.forward);
+            (forward, (class.name, class.rule, class.backward))
+        })
+        .unzip();
+    [Treatment { link: link.forward, rules: forward }, Treatment { link: link.backward, rules: backward }]
 }
 
 mod realtime {

@@ -62,6 +62,10 @@ impl Engine for SplitEngine {
         true
     }
 
+    fn settle(&mut self, side: usize, direction: &mut Direction<Handle>) {
+        settle(&mut self.memory[side], direction);
+    }
+
     fn deliver(&mut self, side: usize, packet: Handle, run: &Run) -> bool {
         let memory = &mut self.memory[side];
         let written = write_run(&self.devices[1 - side], memory.bytes(packet), run);
@@ -90,14 +94,19 @@ fn offer(now: Nanos, len: usize, memory: &mut PacketMemory, direction: &mut Dire
         memory.release(packet);
         return;
     };
-    let mut runs = std::mem::take(&mut direction.runs);
-    direction.link.offer(now, &parsed.train(), &mut runs);
-    for run in runs.drain(..) {
-        memory.share(packet);
-        direction.wait(run, packet);
+    let train = parsed.train();
+    if direction.offer(now, &train, packet) {
+        (0..train.segments).for_each(|_| memory.share(packet));
     }
-    direction.runs = runs;
+    settle(memory, direction);
     memory.release(packet);
+}
+
+/// A packet is held by each of its runs, and by each of its segments that waits in a link.
+fn settle(memory: &mut PacketMemory, direction: &mut Direction<Handle>) {
+    let memory = std::cell::RefCell::new(memory);
+    direction
+        .settle(|packet| memory.borrow_mut().share(packet), |packet| memory.borrow_mut().release(packet));
 }
 
 /// Writes the part of the packet in `bytes` that `run` names.

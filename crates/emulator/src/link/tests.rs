@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::delay::Shape;
 use crate::packet::{FlowKey, Train};
+use crate::trace::Step;
 
 const MS: u64 = 1_000_000;
 
@@ -13,7 +14,7 @@ fn train(flow: u16, segments: u32) -> Train {
         header_bytes: 52,
         segment_bytes: 1448,
         last_bytes: 1448,
-        can_be_marked: flow.is_multiple_of(2),
+        traffic_class: if flow.is_multiple_of(2) { 2 } else { 0 },
     }
 }
 
@@ -21,14 +22,18 @@ fn p(p: f64) -> Probability {
     Probability::try_from(p).unwrap()
 }
 
-fn link(config: LinkConfig) -> Link {
+fn link(config: LinkConfig) -> Link<u32> {
     Link::new(config, Dice::new(1, 0))
 }
 
-fn offer(link: &mut Link, now: Nanos, train: &Train) -> Vec<Run> {
-    let mut runs = Vec::new();
-    link.offer(now, train, &mut runs);
-    runs
+fn offer(link: &mut Link<u32>, now: Nanos, train: &Train) -> Vec<Run> {
+    let mut out = Outcome::default();
+    link.offer(now, train, 0, &mut out);
+    out.runs.into_iter().map(|(_, run)| run).collect()
+}
+
+fn set(link: &mut Link<u32>, config: LinkConfig) {
+    link.set(0, config, &mut Outcome::default());
 }
 
 #[test]
@@ -48,7 +53,7 @@ fn a_link_that_becomes_much_faster_keeps_its_count_of_what_waits() {
     let mut link = link(rate(2));
     offer(&mut link, 0, &train(1, 45));
     // What waits is 4.29 s a byte; at the new rate that time is worth more bytes than there are numbers.
-    link.set(rate(u64::MAX));
+    set(&mut link, rate(u64::MAX));
     assert_eq!(offer(&mut link, MS, &train(1, 45)), []);
     let counters = link.counters();
     assert_eq!((counters.delivered, counters.dropped_queue), (45, 45));
@@ -95,7 +100,7 @@ fn a_full_queue_drops_the_tail_and_an_idle_link_takes_any_packet() {
     assert_eq!(link.queued_bytes(0), 15_380);
     // One packet's time later there is room for one.
     assert_eq!(offer(&mut link, 12_305, &train(1, 2)).iter().map(|r| r.count).sum::<u32>(), 1);
-    let mut tiny = Link::new(LinkConfig { queue_bytes: Some(1), ..config }, Dice::new(1, 0));
+    let mut tiny = self::link(LinkConfig { queue_bytes: Some(1), ..config });
     assert_eq!(offer(&mut tiny, 0, &train(1, 3)).iter().map(|r| r.count).sum::<u32>(), 1);
 }
 
@@ -123,7 +128,7 @@ fn losses_hit_single_segments_and_repeat_with_the_seed() {
 fn a_lower_delay_does_not_let_packets_overtake() {
     let mut link = link(LinkConfig::with_delay(Duration::from_millis(100)));
     let before = offer(&mut link, 0, &train(1, 1))[0].deliver_at;
-    link.set(LinkConfig::with_delay(Duration::from_millis(1)));
+    set(&mut link, LinkConfig::with_delay(Duration::from_millis(1)));
     assert!(offer(&mut link, 10, &train(1, 1))[0].deliver_at >= before);
     assert_eq!(offer(&mut link, 200 * MS, &train(1, 1))[0].deliver_at, 201 * MS);
 }
@@ -156,9 +161,9 @@ fn rough(overtakes: bool) -> LinkConfig {
 fn events_are_as_frequent_as_asked_for_in_gso_packets_too() {
     for segments in [1, 45] {
         let mut link = link(rough(true));
-        let (n, mut runs) = (1_080_000, Vec::new());
+        let (n, mut out) = (1_080_000, Outcome::default());
         for i in 0..n / u64::from(segments) {
-            link.offer(i * 1000, &train(1, segments), &mut runs);
+            link.offer(i * 1000, &train(1, segments), i as u32, &mut out);
         }
         let c = link.counters();
         assert_eq!((c.segments, c.lost + c.delivered), (n, n));
@@ -166,7 +171,7 @@ fn events_are_as_frequent_as_asked_for_in_gso_packets_too() {
         assert!(is_about(c.duplicated, 0.01, c.delivered), "{c:?}");
         // Of the fifths that are not lost.
         assert!(is_about(c.reordered, 0.25 / 5.0, c.delivered), "{c:?}");
-        let arrived: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+        let arrived: u64 = out.runs.iter().map(|(_, run)| u64::from(run.count)).sum();
         assert_eq!(arrived, c.delivered + c.duplicated);
     }
 }
@@ -239,11 +244,11 @@ fn a_managed_queue_drops_or_marks() {
         for flow in [1, 2] {
             let mut link =
                 link(LinkConfig { rate_bps: Some(100_000_000), aqm: Some(aqm), ..LinkConfig::default() });
-            let mut runs = Vec::new();
+            let mut out = Outcome::default();
             // 123 us each on the wire, one every 100.
-            (0..100_000u64).for_each(|i| link.offer(i * 100_000, &train(flow, 1), &mut runs));
+            (0..100_000u64).for_each(|i| link.offer(i * 100_000, &train(flow, 1), i as u32, &mut out));
             let c = link.counters();
-            let marks = runs.iter().filter(|run| run.mark).count() as u64;
+            let marks = out.runs.iter().filter(|(_, run)| run.mark).count() as u64;
             assert_eq!((c.marked, c.delivered + c.dropped_aqm), (marks, c.segments));
             // The second flow understands marks.
             let wants_mark = aqm.marks() && flow == 2;
@@ -271,6 +276,84 @@ fn a_queue_may_count_packets() {
     // One has left, and a second one has not quite.
     assert_eq!(offer(&mut link, 24_000, &train(1, 3)).iter().map(|r| r.count).sum::<u32>(), 1);
     assert_eq!(offer(&mut link, 10 * MS, &train(1, 12)).iter().map(|r| r.count).sum::<u32>(), 10);
+}
+
+#[test]
+fn flows_with_queues_of_their_own_do_not_wait_for_each_other() {
+    let ms = Duration::from_millis;
+    let longest_wait = |aqm| {
+        let config = LinkConfig { rate_bps: Some(100_000_000), aqm, ..LinkConfig::default() };
+        let (mut link, mut came, mut longest) = (link(config), Vec::new(), 0);
+        let mut sent = [0u64; 3];
+        // Two flows, one twice as eager, bring 1.8 times what the wire carries; a third brings a packet each 10 ms.
+        for i in 0..100_000u64 {
+            let now = i * 67_000;
+            let flow = if i.is_multiple_of(150) { 5 } else { 1 + u16::from(i.is_multiple_of(3)) * 2 };
+            let mut out = Outcome::default();
+            came.push((now, flow));
+            link.offer(now, &train(flow, 1), i as u32, &mut out);
+            for (packet, run) in out.runs {
+                let (came, flow) = came[packet as usize];
+                sent[usize::from(flow / 2)] += 1;
+                if flow == 5 {
+                    longest = longest.max(run.deliver_at - came);
+                }
+            }
+        }
+        (longest, sent)
+    };
+    let (apart, shares) = longest_wait(Some(Aqm::FqCoDel { target: ms(5), interval: ms(100), ecn: false }));
+    let (together, _) = longest_wait(None);
+    // Two packets' time, and more than a second.
+    assert!(apart < 300_000 && together > 1000 * MS, "{apart} {together}");
+    assert!(shares[0].abs_diff(shares[1]) < shares[0] / 50, "{shares:?}");
+}
+
+#[test]
+fn a_trace_is_followed_to_the_bit() {
+    let ms = Duration::from_millis;
+    let step = |at, rate_bps| Step { at: ms(at), rate_bps: Some(rate_bps), ..Step::default() };
+    let steps = vec![step(0, 12_304_000), step(10, 0), step(30, 24_608_000)];
+    let trace = Trace::new(steps, Some(ms(40))).unwrap();
+    let mut link = link(LinkConfig { trace: Some(trace), ..LinkConfig::default() });
+    // At 12.304 Mbit/s a packet takes a millisecond.
+    let at: Vec<u64> = (0..60).map(|_| offer(&mut link, 0, &train(1, 1))[0].deliver_at).collect();
+    let expected = |packet: u64| {
+        let (cycle, packet) = (packet / 30, packet % 30);
+        cycle * 40 * MS + if packet < 10 { (packet + 1) * MS } else { 30 * MS + (packet - 9) * MS / 2 }
+    };
+    for (packet, at) in (0..).zip(at) {
+        assert!(at.abs_diff(expected(packet)) <= 2, "packet {packet}: {at}");
+    }
+    assert_eq!(link.queued_bytes(75 * MS), 10 * 1538);
+    // Half of it at one rate, half after the pause.
+    assert_eq!(offer(&mut link, 89 * MS + MS / 2, &train(1, 1))[0].deliver_at, 110 * MS + MS / 4);
+}
+
+#[test]
+fn a_trace_may_change_delay_and_loss() {
+    let ms = Duration::from_millis;
+    let calm = Step { delay: Some(ms(5)), ..Step::default() };
+    let storm = Step { at: ms(10), delay: Some(ms(50)), loss: Some(p(1.0)), rate_bps: None };
+    let trace = Trace::new(vec![calm, storm, Step { at: ms(20), ..Step::default() }], None).unwrap();
+    let mut link = link(LinkConfig { trace: Some(trace), ..LinkConfig::with_delay(ms(20)) });
+    let mut arrives = |at| offer(&mut link, at * MS, &train(1, 1)).first().map(|run| run.deliver_at / MS);
+    assert_eq!([0, 9, 10, 19, 20].map(&mut arrives), [Some(5), Some(14), None, None, Some(40)]);
+}
+
+#[test]
+fn a_fair_queue_that_is_switched_off_sends_what_it_holds() {
+    let aqm =
+        Aqm::FqCoDel { target: Duration::from_millis(5), interval: Duration::from_millis(100), ecn: false };
+    let config = LinkConfig { rate_bps: Some(100_000_000), aqm: Some(aqm), ..LinkConfig::default() };
+    let mut link = link(config.clone());
+    let mut out = Outcome::default();
+    link.offer(0, &train(1, 45), 7, &mut out);
+    assert_eq!((out.gone.len(), link.queued_bytes(0)), (1, 45 * 1538));
+    assert_eq!(link.due(), Some(123_041));
+    link.set(0, LinkConfig { aqm: None, ..config }, &mut out);
+    assert_eq!((out.gone.len(), link.counters().delivered, link.due()), (45, 45, None));
+    assert_eq!(out.runs.last().unwrap().1.deliver_at, 45 * 123_040);
 }
 
 /// The slow, obvious model: a list of the departure times of what waits.
@@ -323,33 +406,56 @@ proptest! {
 
     #[test]
     fn every_segment_has_one_fate_whatever_the_link_does_and_becomes(
-        packets in prop::collection::vec((0u64..3_000_000, 1u32..45, 0u16..4, 0u8..6), 1..150),
+        packets in prop::collection::vec((0u64..3_000_000, 1u32..45, 0u16..4, 0u8..9), 1..150),
         overtakes in any::<bool>(), ecn in any::<bool>(),
     ) {
         let ms = Duration::from_millis;
         let shaped = LinkConfig { rate_bps: Some(50_000_000), queue_bytes: Some(200_000), ..rough(overtakes) };
+        let step = |at, rate_bps| Step { at: ms(at), rate_bps: Some(rate_bps), delay: Some(ms(at)), loss: None };
+        let trace = Trace::new(vec![step(0, 90_000_000), step(7, 0), step(9, 10_000_000)], Some(ms(20))).unwrap();
+        let fair = Aqm::FqCoDel { target: ms(5), interval: ms(20), ecn };
         let configs = [
             LinkConfig { aqm: Some(Aqm::CoDel { target: ms(5), interval: ms(20), ecn }), ..shaped.clone() },
             LinkConfig { aqm: Some(Aqm::Drd { min: 5, max: NonZeroU64::new(50).unwrap(), ecn }), ..shaped.clone() },
             LinkConfig { queue_packets: NonZeroU64::new(30), queue_bytes: None, ..shaped.clone() },
+            LinkConfig { trace: Some(trace.clone()), ..shaped.clone() },
+            LinkConfig { aqm: Some(fair), ..shaped.clone() },
+            LinkConfig { aqm: Some(fair), trace: Some(trace), ..shaped.clone() },
             LinkConfig { outage: Some(Outage { at: ms(5), lasts: ms(3), every: Some(ms(10)) }), ..shaped },
             LinkConfig::with_delay(ms(1)),
             rough(!overtakes),
         ];
         let mut link = link(configs[0].clone());
         let (mut now, mut arrived, mut marked) = (0, 0, 0);
+        let mut sizes = Vec::new();
+        // What waits in the link itself, of each packet.
+        let mut waits: Vec<u32> = Vec::new();
         for (gap, segments, flow, config) in packets {
             now += gap;
-            link.set(configs[usize::from(config)].clone());
-            let mut last_first = 0;
-            for run in offer(&mut link, now, &train(flow, segments)) {
-                prop_assert!(run.count > 0 && run.first + run.count <= segments && run.first >= last_first);
-                prop_assert!(run.deliver_at >= now && (run.corrupt.is_none() || run.count == 1));
-                last_first = run.first;
+            let mut out = Outcome::default();
+            let was_fair = link.is_fair();
+            link.set(now, configs[usize::from(config)].clone(), &mut out);
+            sizes.push(segments);
+            waits.push(if link.is_fair() { segments } else { 0 });
+            link.offer(now, &train(flow, segments), sizes.len() as u32 - 1, &mut out);
+            for packet in out.gone {
+                prop_assert!(waits[packet as usize] > 0);
+                waits[packet as usize] -= 1;
+            }
+            for (packet, run) in out.runs {
+                prop_assert!(run.count > 0 && run.first + run.count <= sizes[packet as usize]);
+                prop_assert!(run.corrupt.is_none() || run.count == 1);
+                // Nobody has asked fair queues for what was due meanwhile.
+                prop_assert!(was_fair || link.is_fair() || run.deliver_at >= now);
                 arrived += u64::from(run.count);
                 marked += if run.mark { u64::from(run.count) } else { 0 };
             }
         }
+        let mut out = Outcome::default();
+        link.set(now, LinkConfig::default(), &mut out);
+        out.gone.iter().for_each(|packet| waits[*packet as usize] -= 1);
+        prop_assert!(waits.iter().all(|waiting| *waiting == 0), "{:?}", waits);
+        arrived += out.runs.iter().map(|(_, run)| u64::from(run.count)).sum::<u64>();
         let c = link.counters();
         prop_assert_eq!(c.segments, c.dropped_queue + c.dropped_aqm + c.lost + c.lost_outage + c.delivered);
         prop_assert_eq!(arrived, c.delivered + c.duplicated);

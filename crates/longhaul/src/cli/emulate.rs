@@ -22,6 +22,7 @@ use longhaul_emulator::presets::{PRESETS, Preset};
 use longhaul_emulator::report::{DirectionReport, Report};
 use longhaul_emulator::spec::QueueSpec;
 use longhaul_emulator::topology::host_names;
+use longhaul_emulator::trace::Trace;
 use longhaul_emulator::{EngineChoice, Host, LinkSpec, TwoHosts};
 
 use super::print_out;
@@ -187,8 +188,8 @@ struct LinkSettings {
     /// Drop-tail queue in bytes, in packets (`1000p`), or in multiples of rate x RTT (`1bdp`) [default: 1bdp]
     #[arg(long, value_name = "SIZE[,SIZE]", value_parser = |s: &str| units::each_way(s, units::queue))]
     queue: Option<[Option<QueueSpec>; 2]>,
-    /// Drops packets before the queue is full: by how long they wait (`codel[:target=5ms][:interval=100ms]`, RFC 8289), or
-    /// by how many wait (`drd:MIN:MAX`, NIST Net's derivative random drop: none below MIN, 95 % from MAX on). `:ecn` marks
+    /// Drops packets before the queue is full: by how long they wait (`codel[:target=5ms][:interval=100ms]`, RFC 8289), the
+    /// same with a queue for each flow (`fq_codel`, RFC 8290), or by how many wait (`drd:MIN:MAX`, NIST Net's derivative random drop: none below MIN, 95 % from MAX on). `:ecn` marks
     /// those that can be instead; `none` is the default
     #[arg(long, value_name = "HOW[,HOW]", value_parser = |s: &str| units::each_way(s, units::aqm))]
     aqm: Option<[Option<Aqm>; 2]>,
@@ -206,6 +207,10 @@ struct LinkSettings {
     /// When the link is down, since it came up: `10s+2s` after 10 s for 2 s, `10s+2s/60s` and each minute again
     #[arg(long, value_name = "AT+FOR[/EVERY][,...]", value_parser = |s: &str| units::each_way(s, units::outage))]
     outage: Option<[Option<Outage>; 2]>,
+    /// A link that changes with time: a file in mahimahi's format, or a table with a line `time,rate,delay,loss` (any of
+    /// the last three) and then such lines as `30s,2Mbit,40ms,1%`; `60s,repeat` at the end begins anew. `none` ends it
+    #[arg(long, value_name = "FILE[,FILE]", value_parser = |s: &str| units::each_way(s, units::trace))]
+    trace: Option<[Option<Trace>; 2]>,
     /// Share of packets with one flipped bit that checksums do not see
     #[arg(long, value_name = "P[,P]", value_parser = |s: &str| units::each_way(s, units::probability))]
     corrupt: Option<[Option<Probability>; 2]>,
@@ -235,6 +240,7 @@ impl LinkSettings {
             duplicate: self.duplicate.unwrap_or_default(),
             reorder: self.reorder.unwrap_or_default(),
             outage: self.outage.unwrap_or_default(),
+            trace: self.trace.clone().unwrap_or_default(),
         }
     }
 }
