@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,20 +20,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_PATIENCE};
 use crate::namespace::Namespace;
-use crate::report::Report;
+use crate::network::Network;
+use crate::report::LinkReport;
 use crate::spec::LinkSpec;
-use crate::topology::{Host, TwoHosts};
 
 /// A request to a topology's daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 enum Request {
-    /// Change the link.
-    Set { change: Box<LinkSpec> },
+    /// Change a link, or that of one of its rules.
+    Set {
+        change: Box<LinkSpec>,
+        #[serde(default)]
+        link: Option<String>,
+        #[serde(default)]
+        rule: Option<String>,
+    },
     /// Report.
     Show,
     /// Give me a host's namespace.
-    Enter { host: Host },
+    Enter { host: String },
     /// End.
     Down,
 }
@@ -42,9 +49,10 @@ enum Request {
 #[serde(rename_all = "lowercase")]
 enum Answer {
     Done,
-    Report(Box<Report>),
-    /// Followed by descriptors: the network namespace and, where the daemon has its own, the user namespace.
-    Namespaces,
+    Report(Vec<LinkReport>),
+    /// What the host calls the others. Followed by descriptors: the network namespace and, where the daemon has its own,
+    /// the user namespace.
+    Namespaces(Vec<(String, IpAddr)>),
     Refused(String),
 }
 
@@ -54,7 +62,7 @@ enum Answer {
 pub fn reread_request(line: &[u8]) -> Option<(Vec<u8>, Option<LinkSpec>)> {
     let request: Request = serde_json::from_slice(line).ok()?;
     let again = serde_json::to_vec(&request).ok()?;
-    Some((again, if let Request::Set { change } = request { Some(*change) } else { None }))
+    Some((again, if let Request::Set { change, .. } = request { Some(*change) } else { None }))
 }
 
 /// For the fuzz targets: reads an answer's line and writes it again.
@@ -167,12 +175,11 @@ impl Daemon {
     ///
     /// # Errors
     /// When the socket fails for good.
-    pub fn serve(self, hosts: &TwoHosts, spec: LinkSpec, user: Option<&OwnedFd>) -> Result<(), ControlError> {
-        let mut spec = spec;
+    pub fn serve(self, network: &mut Network, user: Option<&OwnedFd>) -> Result<(), ControlError> {
         loop {
             let (stream, _) = self.listener.accept().map_err(self.name.io())?;
             // One client at a time: every request is answered at once; a broken one only ends itself.
-            if matches!(answer(stream, hosts, &mut spec, user), Ok(true)) {
+            if matches!(answer(stream, network, user), Ok(true)) {
                 return Ok(());
             }
         }
@@ -186,12 +193,7 @@ impl Drop for Daemon {
 }
 
 /// True when the request was to end.
-fn answer(
-    stream: UnixStream,
-    hosts: &TwoHosts,
-    spec: &mut LinkSpec,
-    user: Option<&OwnedFd>,
-) -> io::Result<bool> {
+fn answer(stream: UnixStream, network: &mut Network, user: Option<&OwnedFd>) -> io::Result<bool> {
     // Whoever connects and says nothing does not keep the others waiting.
     stream.set_read_timeout(Some(CONTROL_PATIENCE))?;
     stream.set_write_timeout(Some(CONTROL_PATIENCE))?;
@@ -203,28 +205,26 @@ fn answer(
     };
     let refused = |error: &dyn std::fmt::Display| Answer::Refused(error.to_string());
     let reply = match request {
-        Request::Set { change } => {
-            let changed = spec.merge(&change);
-            match changed.resolve() {
-                Err(error) => refused(&error),
-                Ok(link) => match hosts.set(link) {
-                    Err(error) => refused(&error),
-                    Ok(()) => {
-                        *spec = changed;
-                        Answer::Done
-                    }
-                },
-            }
-        }
-        Request::Show => match hosts.report() {
-            Ok(report) => Answer::Report(Box::new(report)),
+        Request::Set { change, link, rule } => match network.set(link.as_deref(), rule.as_deref(), &change) {
+            Err(error) => refused(&error),
+            Ok(()) => Answer::Done,
+        },
+        Request::Show => match network.report() {
+            Ok(reports) => Answer::Report(reports),
             Err(error) => refused(&error),
         },
-        Request::Enter { host } => {
-            let net = hosts.namespace(host).as_fd();
-            let fds: Vec<BorrowedFd<'_>> = std::iter::once(net).chain(user.map(AsFd::as_fd)).collect();
-            return send(&stream, &Answer::Namespaces, &fds).map(|()| false);
-        }
+        Request::Enter { host } => match network.namespace(&host) {
+            None => {
+                let hosts: Vec<&str> =
+                    network.topology().hosts.iter().map(|host| host.name.as_str()).collect();
+                Answer::Refused(format!("there is no host `{host}`; there are: {}", hosts.join(", ")))
+            }
+            Some(namespace) => {
+                let net = namespace.as_fd();
+                let fds: Vec<BorrowedFd<'_>> = std::iter::once(net).chain(user.map(AsFd::as_fd)).collect();
+                return send(&stream, &Answer::Namespaces(network.names(&host)), &fds).map(|()| false);
+            }
+        },
         Request::Down => return send(&stream, &Answer::Done, &[]).map(|()| true),
     };
     send(&stream, &reply, &[]).map(|()| false)
@@ -270,33 +270,42 @@ impl Client {
         }
     }
 
-    /// Changes the link; what `change` does not name stays.
+    /// Changes a link, or that of one of its rules; what `change` does not name stays. Without a name the only link.
     ///
     /// # Errors
     /// [`ControlError::Refused`] for a link that cannot be.
-    pub fn set(self, change: LinkSpec) -> Result<(), ControlError> {
-        self.ask(&Request::Set { change: Box::new(change) }).map(drop)
+    pub fn set(
+        self,
+        link: Option<String>,
+        rule: Option<String>,
+        change: LinkSpec,
+    ) -> Result<(), ControlError> {
+        self.ask(&Request::Set { change: Box::new(change), link, rule }).map(drop)
     }
 
-    /// What has happened so far.
+    /// What has happened on each link so far.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub fn show(self) -> Result<Report, ControlError> {
+    pub fn show(self) -> Result<Vec<LinkReport>, ControlError> {
         let name = self.name.clone();
         match self.ask(&Request::Show)? {
-            (Answer::Report(report), _) => Ok(*report),
+            (Answer::Report(reports), _) => Ok(reports),
             _ => Err(name.io()(io::ErrorKind::InvalidData.into())),
         }
     }
 
-    /// Moves the calling process, which must have one thread, to a host.
+    /// A host's namespace, and what it calls the others. The calling process must have one thread, and becomes root of
+    /// the topology's user namespace where that has one.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub fn enter(self, host: Host) -> Result<Namespace, ControlError> {
+    pub fn enter(self, host: String) -> Result<(Namespace, Vec<(String, IpAddr)>), ControlError> {
         let name = self.name.clone();
-        let (_, mut fds) = self.ask(&Request::Enter { host })?;
+        let (answer, mut fds) = self.ask(&Request::Enter { host })?;
+        let Answer::Namespaces(names) = answer else {
+            return Err(name.io()(io::ErrorKind::InvalidData.into()));
+        };
         if fds.is_empty() {
             return Err(name.io()(io::ErrorKind::InvalidData.into()));
         }
@@ -306,7 +315,7 @@ impl Client {
             move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))
                 .map_err(|e| name.io()(e.into()))?;
         }
-        Ok(Namespace::from_fd(net))
+        Ok((Namespace::from_fd(net), names))
     }
 
     /// Ends the topology.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // ioctls that no safe wrapper covers
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use zerocopy::{Immutable, IntoBytes};
@@ -184,22 +184,44 @@ fn describe(message: &mut Message, name: &str) {
 
 /// Sends what is for `host` out of device `name`.
 pub(crate) fn route_host(host: IpAddr, name: &str) -> io::Result<()> {
-    let (family, octets) = match host {
-        IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
-        IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
+    let prefix = if host.is_ipv4() { 32 } else { 128 };
+    route(host, prefix, None, name)
+}
+
+/// Sends what is for the network of `address` to `gateway`, which is reached by device `name`.
+pub(crate) fn route_network(address: IpAddr, prefix: u8, gateway: IpAddr, name: &str) -> io::Result<()> {
+    let network = match address {
+        IpAddr::V4(v4) => IpAddr::from(Ipv4Addr::from(
+            v4.to_bits() & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0),
+        )),
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+            IpAddr::from(Ipv6Addr::from(v6.to_bits() & mask))
+        }
+    };
+    route(network, prefix, Some(gateway), name)
+}
+
+fn route(to: IpAddr, prefix: u8, gateway: Option<IpAddr>, name: &str) -> io::Result<()> {
+    let octets = |address: IpAddr| match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
     };
     let header = RouteHeader {
-        family: family as u8,
-        prefix: octets.len() as u8 * 8,
+        family: if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 } as u8,
+        prefix,
         table: libc::RT_TABLE_MAIN,
         protocol: libc::RTPROT_STATIC,
-        scope: libc::RT_SCOPE_LINK,
+        scope: if gateway.is_some() { libc::RT_SCOPE_UNIVERSE } else { libc::RT_SCOPE_LINK },
         kind: libc::RTN_UNICAST,
         ..RouteHeader::default()
     };
     let flags = libc::NLM_F_ACK | libc::NLM_F_CREATE;
     let mut message = Message::new(libc::RTM_NEWROUTE, flags, header.as_bytes());
-    message.put(libc::RTA_DST, &octets);
+    message.put(libc::RTA_DST, &octets(to));
+    if let Some(gateway) = gateway {
+        message.put(libc::RTA_GATEWAY, &octets(gateway));
+    }
     message.put(libc::RTA_OIF, &Interface::named(name)?.index()?.to_ne_bytes());
     netlink::ask(&netlink::socket(None)?, &mut message)
 }

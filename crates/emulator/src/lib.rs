@@ -1,28 +1,29 @@
 //! A long fat network on one machine.
 //!
-//! Two hosts (network namespaces `near` and `far`) are joined by a link whose delay, rate, queue and losses are
-//! decided by a pure model and carried out by a packet driver in user space: no kernel module, no `tc netem`.
+//! Hosts (network namespaces) are joined by links whose delay, rate, queue and losses are decided by a pure model and
+//! carried out by a packet driver in user space: no kernel module, no `tc netem`.
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use longhaul_emulator::{EngineChoice, Host, LinkConfig, LinkPair, TwoHosts};
+//! use longhaul_emulator::{EngineChoice, LinkSpec, Network, Topology};
 //!
-//! let mut link = LinkConfig::with_delay(Duration::from_millis(100));
-//! link.rate_bps = Some(1_000_000_000);
-//! let net = TwoHosts::start(LinkPair::symmetric(link), 1, EngineChoice::Auto)?;
+//! let delay = Some(Duration::from_millis(50));
+//! let link = LinkSpec { delay: [delay; 2], rate_bps: [Some(1_000_000_000); 2], ..LinkSpec::default() };
+//! let net = Network::start(Topology::two_hosts(link, EngineChoice::Auto), 1)?;
 //! let mut ping = std::process::Command::new("ping");
-//! net.spawn(Host::Near, ping.args(["-c", "3", "far"]))?.wait()?;
-//! println!("{}", net.report()?);
+//! net.spawn("near", ping.args(["-c", "3", "far"]))?.wait()?;
+//! println!("{}", net.report()?[0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Layers, top to bottom; the first four own no clock, socket or thread:
+//! Layers, top to bottom; the first five own no clock, socket or thread:
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`link`] | one direction of a link: what happens to each packet, and when |
 //! | [`dice`] | seeded decisions keyed by flow and packet number |
-//! | [`aqm`], [`loss`], [`delay`], [`outage`] | how a queue is managed, which packets are lost, how the delay varies, when the link is down |
+//! | [`aqm`], [`fair`], [`loss`], [`delay`], [`outage`], [`trace`] | how a queue is managed, a queue for each flow, which packets are lost, how the delay varies, when the link is down, what changes with time |
+//! | [`rules`] | which packets have a link of their own |
 //! | [`packet`] | IP headers: segments of a GSO packet, flows, cutting a packet in two |
 //! | [`memory`] | where packets wait |
 //! | [`driver`] | takes, holds and delivers packets, by one of two engines |
@@ -30,7 +31,8 @@
 //! | `nfqueue`, `interface`, `netlink` | what is asked of the kernel |
 //! | [`processors`] | what this machine's host leaves of them |
 //! | [`spec`], [`presets`] | a link as its user describes it, or calls it |
-//! | [`topology`] | two hosts and their link, running |
+//! | [`topology`] | hosts and links, their addresses and routes |
+//! | [`network`] | the same, running |
 //! | [`control`] | a running topology by name: `up`, `exec`, `set`, `show`, `down` |
 
 pub mod aqm;
@@ -46,6 +48,7 @@ pub mod loss;
 pub mod memory;
 pub mod namespace;
 mod netlink;
+pub mod network;
 mod nfqueue;
 pub mod outage;
 pub mod packet;
@@ -59,6 +62,7 @@ pub mod trace;
 pub mod tun;
 
 pub use link::{LinkConfig, LinkPair, Nanos};
+pub use network::Network;
 pub use report::Report;
 pub use spec::LinkSpec;
-pub use topology::{EngineChoice, Host, TwoHosts};
+pub use topology::{EngineChoice, Topology};

@@ -88,3 +88,9 @@ pub const QUANTUM_MAX: Duration = Duration::from_micros(100);
 
 /// A shorter rest is not worth a timer.
 pub const QUANTUM_MIN_NS: u64 = 10_000;
+
+/// Hosts of a topology: each is a namespace, of some 100 KiB in the kernel.
+pub const HOSTS_MAX: usize = 64;
+
+/// Links of a topology: each has a thread and the memory of its packets, and a number in an IPv4 address.
+pub const LINKS_MAX: usize = 200;

@@ -36,6 +36,14 @@ pub enum NamespaceError {
     /// The names of the hosts could not be put before `/etc/hosts`.
     #[error("cannot give the hosts their names: {0}")]
     Hosts(io::Error),
+    /// Not there.
+    #[error("there is no host `{host}`; there are: {others}")]
+    NoHost {
+        /// What was named.
+        host: String,
+        /// What could have been.
+        others: String,
+    },
     /// The command itself.
     #[error("cannot start {program}")]
     Spawn {
@@ -87,7 +95,7 @@ impl Namespace {
     ///
     /// # Errors
     /// [`NamespaceError`].
-    pub fn spawn(&self, command: &mut Command, hosts: &[(&str, IpAddr)]) -> Result<Child, NamespaceError> {
+    pub fn spawn(&self, command: &mut Command, hosts: &[(String, IpAddr)]) -> Result<Child, NamespaceError> {
         on_own_thread(|| {
             self.enter(hosts)?;
             command.spawn().map_err(|source| NamespaceError::Spawn {
@@ -112,7 +120,7 @@ impl Namespace {
     ///
     /// # Errors
     /// [`NamespaceError`].
-    pub fn enter(&self, hosts: &[(&str, IpAddr)]) -> Result<(), NamespaceError> {
+    pub fn enter(&self, hosts: &[(String, IpAddr)]) -> Result<(), NamespaceError> {
         self.enter_net()?;
         name_hosts(hosts).map_err(NamespaceError::Hosts)
     }
@@ -147,7 +155,7 @@ fn current_net() -> Result<OwnedFd, NamespaceError> {
 }
 
 /// Gives the calling thread its own view of `/etc/hosts`, with `hosts` added.
-fn name_hosts(hosts: &[(&str, IpAddr)]) -> io::Result<()> {
+fn name_hosts(hosts: &[(String, IpAddr)]) -> io::Result<()> {
     if hosts.is_empty() {
         return Ok(());
     }

@@ -258,6 +258,9 @@ impl<'a> Packet<'a> {
             let out = &mut cut.headers[VNET_HEADER_BYTES..VNET_HEADER_BYTES + headers.len()];
             out.copy_from_slice(headers);
             rewrite(out, layout, &self.train, run, payload.len());
+            // The kernel's hint is how much of the packet lay in one piece, which after a router is more than its
+            // headers; it refuses one that is longer than the packet.
+            vnet.header_bytes = layout.payload_at as u16;
             if run.count == 1 {
                 vnet.gso_type = GSO_NONE;
                 vnet.gso_bytes = 0;

@@ -85,6 +85,30 @@ pub struct Report {
     pub doubts: Vec<String>,
 }
 
+/// A link among several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// Its name.
+    pub name: String,
+    /// Its hosts.
+    pub between: [String; 2],
+    /// What it did; `forward` is from the first host to the second.
+    #[serde(flatten)]
+    pub report: Report,
+}
+
+impl fmt::Display for LinkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Told { report: &self.report, link: &self.name, ways: ways(&self.between) })
+    }
+}
+
+/// What the two directions between hosts are called.
+#[must_use]
+pub fn ways([first, second]: &[String; 2]) -> [String; 2] {
+    [format!("{first}->{second}"), format!("{second}->{first}")]
+}
+
 /// Late by less than this is within the error of a host's own scheduling.
 const LATENESS_P99_MAX: Duration = Duration::from_millis(2);
 
@@ -95,10 +119,11 @@ const STOLEN_MAX: f64 = 0.01;
 const STALL_MAX: Duration = Duration::from_millis(50);
 
 impl Report {
-    /// Puts both directions together and judges them.
+    /// Puts both directions together, which are called `ways`, and judges them.
     #[must_use]
     pub fn new(
         engine: &str,
+        ways: &[String; 2],
         realtime: bool,
         stolen: Option<f64>,
         forward: DirectionReport,
@@ -111,7 +136,7 @@ impl Report {
                 "{percent:.0} % of the processors' time went to other machines on the same host"
             ));
         }
-        for (name, direction) in [("near->far", &forward), ("far->near", &backward)] {
+        for (name, direction) in ways.iter().zip([&forward, &backward]) {
             if direction.own_drops > 0 {
                 doubts.push(format!("{name}: the emulator itself dropped {} packets", direction.own_drops));
             }
@@ -134,11 +159,19 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+/// A report, with the names of what it is about.
+struct Told<'a> {
+    report: &'a Report,
+    link: &'a str,
+    ways: [String; 2],
+}
+
+impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let priority = if self.realtime { "real-time priority" } else { "normal priority" };
-        writeln!(f, "link emulated by {} at {priority}", self.engine)?;
-        for (name, d) in [("near->far", &self.forward), ("far->near", &self.backward)] {
+        let Self { report, link, ways } = self;
+        let priority = if report.realtime { "real-time priority" } else { "normal priority" };
+        writeln!(f, "{link} emulated by {} at {priority}", report.engine)?;
+        for (name, d) in ways.iter().zip([&report.forward, &report.backward]) {
             write!(f, "  {name}  ")?;
             write_counters(f, &d.counters)?;
             writeln!(
@@ -152,10 +185,10 @@ impl fmt::Display for Report {
                 writeln!(f)?;
             }
         }
-        if self.doubts.is_empty() {
+        if report.doubts.is_empty() {
             write!(f, "  trusted: yes")
         } else {
-            write!(f, "  trusted: NO: {}", self.doubts.join("; "))
+            write!(f, "  trusted: NO: {}", report.doubts.join("; "))
         }
     }
 }

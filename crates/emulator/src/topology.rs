@@ -1,68 +1,16 @@
-//! Two hosts and the link between them, running.
+//! Which hosts there are, and which links between them: what a file describes, and what follows from it.
+//!
+//! Pure. Link `k` is the network 10.77.k.0/24 (fd77:0:0:k::/64), its first end .1, its second .2; the hosts see nothing else,
+//! so the numbers clash with nobody. Each host knows the way to every link by the fewest hops over hosts that
+//! forward (routers).
 
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsFd;
-use std::process::{Child, Command};
-use std::thread::JoinHandle;
 
-use serde::{Deserialize, Serialize};
-
-use crate::driver::held::HeldEngine;
-use crate::driver::split::SplitEngine;
-use crate::driver::{Driver, DriverGone, DriverHandle, Engine};
-use crate::interface::{Interface, bring_up_loopback, create_pair, route_host};
-use crate::limits::HELD_FROM_RATE_BPS;
-use crate::link::{LinkConfig, LinkPair};
-use crate::namespace::{Namespace, NamespaceError};
-use crate::nfqueue::PacketQueue;
-use crate::report::Report;
-use crate::tun::{Tun, TunError};
-
-/// One of the two hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Host {
-    /// The host of the one who measures.
-    Near,
-    /// The other one.
-    Far,
-}
-
-impl Host {
-    /// Its name, in `/etc/hosts` of both.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Near => "near",
-            Self::Far => "far",
-        }
-    }
-
-    /// Its IPv4 address; the hosts see nothing but each other, so the numbers clash with nobody.
-    #[must_use]
-    pub fn ipv4(self) -> Ipv4Addr {
-        Ipv4Addr::new(10, 77, 0, self.number())
-    }
-
-    /// Its IPv6 address.
-    #[must_use]
-    pub fn ipv6(self) -> Ipv6Addr {
-        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(self.number()))
-    }
-
-    fn number(self) -> u8 {
-        match self {
-            Self::Near => 1,
-            Self::Far => 2,
-        }
-    }
-}
-
-/// Names of both hosts, as they see each other.
-#[must_use]
-pub fn host_names() -> [(&'static str, IpAddr); 2] {
-    [Host::Near, Host::Far].map(|host| (host.name(), IpAddr::V4(host.ipv4())))
-}
+use crate::limits::{HOSTS_MAX, LINKS_MAX};
+use crate::link::{LinkPair, RuledLink};
+use crate::rules::Rule;
+use crate::spec::{LinkSpec, SpecError};
 
 /// How packets travel; see [`driver`](crate::driver).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,242 +24,387 @@ pub enum EngineChoice {
     Held,
 }
 
-impl EngineChoice {
-    /// Whether to try holding packets in the kernel.
-    fn tries_held(self, link: &LinkPair) -> bool {
-        let is_fast = |config: &LinkConfig| config.rate_bps.is_none_or(|rate| rate >= HELD_FROM_RATE_BPS);
-        match self {
-            Self::Auto => can_be_held(link) && (is_fast(&link.forward) || is_fast(&link.backward)),
-            Self::Split => false,
-            Self::Held => true,
-        }
+/// A host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// By which the others know it.
+    pub name: String,
+    /// It passes packets on that are for others: a router.
+    pub forwards: bool,
+}
+
+/// A link between two hosts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wire {
+    /// Its name, and that of its device on both hosts.
+    pub name: String,
+    /// The hosts' names; what goes from the first to the second goes forward.
+    pub between: [String; 2],
+    /// Its settings.
+    pub spec: LinkSpec,
+    /// Traffic with settings of its own.
+    pub rules: Vec<RuleSpec>,
+    /// How its packets travel.
+    pub engine: EngineChoice,
+}
+
+/// Traffic that has a link of its own beside another one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RuleSpec {
+    /// What it is called.
+    pub name: String,
+    /// Which packets.
+    pub rule: Rule,
+    /// Its settings; what they do not name is as the other link's.
+    pub spec: LinkSpec,
+}
+
+impl Wire {
+    /// The numbers.
+    ///
+    /// # Errors
+    /// [`SpecError`].
+    pub fn resolve(&self) -> Result<LinkPair, SpecError> {
+        let rules = self.rules.iter().map(|rule| {
+            let LinkPair { forward, backward, .. } = self.spec.merge(&rule.spec).resolve()?;
+            Ok(RuledLink { name: rule.name.clone(), rule: rule.rule, forward, backward })
+        });
+        Ok(LinkPair { rules: rules.collect::<Result<_, SpecError>>()?, ..self.spec.resolve()? })
     }
 }
 
-/// Whether no segment has a fate of its own.
-fn can_be_held(link: &LinkPair) -> bool {
-    [&link.forward, &link.backward].iter().all(|config| config.keeps_packets_whole())
+/// Hosts and links.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    /// In the order in which they are made.
+    pub hosts: Vec<Host>,
+    /// In the order of their networks' numbers.
+    pub links: Vec<Wire>,
 }
 
-/// Why a topology did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A host could not be made.
-    #[error(transparent)]
-    Namespace(#[from] NamespaceError),
-    /// A host has no device.
-    #[error(transparent)]
-    Tun(#[from] TunError),
-    /// The driver could not start.
-    #[error("cannot start the packet driver: {0}")]
-    Driver(#[from] std::io::Error),
-    /// Packets cannot be held in the kernel.
-    #[error("cannot hold packets in the kernel: {step}: {source}; `--engine split` does without")]
-    Held {
-        /// What was being done.
-        step: &'static str,
-        /// The answer.
-        source: std::io::Error,
+/// Hosts and links that make no topology.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    /// Names are used in `/etc/hosts` and for devices.
+    #[error("`{0}` is no name of a host: use letters, digits, `-` and `_`, at most 63 of them")]
+    HostName(String),
+    /// The kernel's limit for devices.
+    #[error("`{0}` is no name of a link: use letters, digits, `-` and `_`, at most 15 of them, and not `lo`")]
+    LinkName(String),
+    /// Two of the same name.
+    #[error("there are two of the name `{0}`")]
+    Twice(String),
+    /// A link to nowhere.
+    #[error("link `{link}` goes to `{host}`, which is no host")]
+    NoHost {
+        /// The link.
+        link: String,
+        /// What it names.
+        host: String,
     },
-    /// Segments of a packet that is held whole cannot be lost one by one.
-    #[error(
-        "what happens to single segments, as loss and jitter, needs packets that can be split: leave out `--engine held`"
-    )]
-    NotWhole,
+    /// A host has no use of a link to itself.
+    #[error("link `{0}` joins a host with itself")]
+    Loop(String),
+    /// Nothing to do.
+    #[error("a topology needs at least two hosts and a link")]
+    Small,
+    /// More than there are numbers for.
+    #[error("a topology of more than {HOSTS_MAX} hosts or {LINKS_MAX} links")]
+    Large,
+    /// A link that cannot be.
+    #[error("link `{link}`: {source}")]
+    Link {
+        /// The link.
+        link: String,
+        /// Why.
+        source: SpecError,
+    },
 }
 
-/// Why a link was not changed.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-pub enum SetError {
-    /// Nobody is there to change it.
-    #[error(transparent)]
-    Gone(#[from] DriverGone),
-    /// The way packets travel is chosen at the start.
-    #[error(
-        "this network holds packets whole in the kernel, where single segments have no fate of their own; \
-         bring it up with `--engine split`"
-    )]
-    NotWhole,
+/// The link's name where there are just two hosts.
+pub const ONLY_LINK: &str = "link0";
+
+/// Where a host is on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Number of the link.
+    pub link: usize,
+    /// 0: its first end, 1: its second.
+    pub side: usize,
 }
 
-/// Hosts `near` and `far`; they and their link vanish when this is dropped and their processes have ended.
-#[derive(Debug)]
-pub struct TwoHosts {
-    near: Namespace,
-    far: Namespace,
-    /// Between them, where packets are held in the kernel.
-    router: Option<Namespace>,
-    driver: DriverHandle,
-    thread: Option<JoinHandle<std::io::Result<()>>>,
+impl End {
+    /// Its IPv4 address, of 24 bits for the network.
+    #[must_use]
+    pub fn ipv4(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, self.link as u8, self.side as u8 + 1)
+    }
+
+    /// Its IPv6 address, of 64 bits for the network.
+    #[must_use]
+    pub fn ipv6(self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd77, 0, 0, self.link as u16, 0, 0, 0, self.side as u16 + 1)
+    }
+
+    /// The other end.
+    #[must_use]
+    pub fn other(self) -> Self {
+        Self { side: 1 - self.side, ..self }
+    }
 }
 
-impl TwoHosts {
-    /// Makes both hosts and starts the link. Needs the rights to make network namespaces
-    /// ([`gain_rights`](crate::namespace::gain_rights)).
+/// How a host reaches a link that is not its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The link.
+    pub to: usize,
+    /// The end, of the next host on the way, that packets are sent to.
+    pub via: End,
+}
+
+impl Topology {
+    /// Hosts `near` and `far`, and one link.
+    #[must_use]
+    pub fn two_hosts(spec: LinkSpec, engine: EngineChoice) -> Self {
+        let names = ["near", "far"].map(str::to_owned);
+        let hosts = names.clone().map(|name| Host { name, forwards: false }).to_vec();
+        let link = Wire { name: ONLY_LINK.to_owned(), between: names, spec, rules: Vec::new(), engine };
+        Self { hosts, links: vec![link] }
+    }
+
+    /// Whether it can be built.
     ///
     /// # Errors
-    /// [`StartError`]; nothing is left behind.
-    pub fn start(link: LinkPair, seed: u64, engine: EngineChoice) -> Result<Self, StartError> {
-        if engine == EngineChoice::Held && !can_be_held(&link) {
-            return Err(StartError::NotWhole);
+    /// [`TopologyError`].
+    pub fn check(&self) -> Result<(), TopologyError> {
+        if self.hosts.len() < 2 || self.links.is_empty() {
+            return Err(TopologyError::Small);
         }
-        if engine.tries_held(&link) {
-            match Self::start_held(link.clone(), seed) {
-                Err(error) if engine == EngineChoice::Held => return Err(error),
-                // The report names the engine; what is lost is speed alone.
-                Err(_) => {}
-                started => return started,
+        if self.hosts.len() > HOSTS_MAX || self.links.len() > LINKS_MAX {
+            return Err(TopologyError::Large);
+        }
+        let is_name = |name: &str, most: usize| {
+            (1..=most).contains(&name.len())
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        };
+        let mut hosts = HashSet::new();
+        for Host { name, .. } in &self.hosts {
+            if !is_name(name, 63) {
+                return Err(TopologyError::HostName(name.clone()));
+            }
+            if !hosts.insert(name) {
+                return Err(TopologyError::Twice(name.clone()));
             }
         }
-        let (near, near_tun) = make_host(Host::Near)?;
-        let (far, far_tun) = make_host(Host::Far)?;
-        let engine = SplitEngine::new(near_tun, far_tun, &link);
-        Self::run(near, far, None, engine, link, seed)
-    }
-
-    fn start_held(link: LinkPair, seed: u64) -> Result<Self, StartError> {
-        let bare = || Namespace::create(|| drop(bring_up_loopback())).map(|(namespace, ())| namespace);
-        let (near, far) = (bare()?, bare()?);
-        let (router, queues) = Namespace::create(|| make_router(&near, &far))?;
-        let [near_queue, far_queue] = queues?;
-        for (host, namespace) in [(Host::Near, &near), (Host::Far, &far)] {
-            namespace
-                .run(|| address_host(host))?
-                .map_err(|source| StartError::Held { step: "set the hosts' addresses", source })?;
+        let mut links = HashSet::new();
+        for link in &self.links {
+            if !is_name(&link.name, 15) || link.name == "lo" {
+                return Err(TopologyError::LinkName(link.name.clone()));
+            }
+            if !links.insert(&link.name) {
+                return Err(TopologyError::Twice(link.name.clone()));
+            }
+            if let Some(host) = link.between.iter().find(|host| !hosts.contains(host)) {
+                return Err(TopologyError::NoHost { link: link.name.clone(), host: host.clone() });
+            }
+            if link.between[0] == link.between[1] {
+                return Err(TopologyError::Loop(link.name.clone()));
+            }
+            let mut rules = HashSet::new();
+            if let Some(rule) = link.rules.iter().find(|rule| !rules.insert(&rule.name)) {
+                return Err(TopologyError::Twice(rule.name.clone()));
+            }
+            link.resolve().map_err(|source| TopologyError::Link { link: link.name.clone(), source })?;
         }
-        let engine = HeldEngine::new(near_queue, far_queue);
-        Self::run(near, far, Some(router), engine, link, seed)
+        Ok(())
     }
 
-    fn run<E: Engine + Send + 'static>(
-        near: Namespace,
-        far: Namespace,
-        router: Option<Namespace>,
-        engine: E,
-        link: LinkPair,
-        seed: u64,
-    ) -> Result<Self, StartError> {
-        let (driver, handle) = Driver::new(engine, link, seed)?;
-        let thread = std::thread::Builder::new().name("link".into()).spawn(move || driver.run())?;
-        Ok(Self { near, far, router, driver: handle, thread: Some(thread) })
-    }
-
-    /// The namespace of a host.
+    /// The number of a host.
     #[must_use]
-    pub fn namespace(&self, host: Host) -> &Namespace {
-        match host {
-            Host::Near => &self.near,
-            Host::Far => &self.far,
+    pub fn host(&self, name: &str) -> Option<usize> {
+        self.hosts.iter().position(|host| host.name == name)
+    }
+
+    /// A host's ends of links.
+    pub fn ends(&self, host: usize) -> impl Iterator<Item = End> + '_ {
+        let name = &self.hosts[host].name;
+        self.links.iter().enumerate().flat_map(move |(link, wire)| {
+            (0..2).filter(|side| wire.between[*side] == *name).map(move |side| End { link, side })
+        })
+    }
+
+    /// Whose end it is.
+    fn owner(&self, end: End) -> Option<usize> {
+        self.host(&self.links[end.link].between[end.side])
+    }
+
+    /// The first step from a host to every other one that it can reach, and the end at which packets arrive there.
+    fn ways(&self, from: usize) -> HashMap<usize, (End, End)> {
+        let mut found: HashMap<usize, (End, End)> = HashMap::new();
+        let mut open = VecDeque::from([(from, None)]);
+        while let Some((host, first)) = open.pop_front() {
+            if host != from && !self.hosts[host].forwards {
+                continue;
+            }
+            for end in self.ends(host) {
+                let arrives = end.other();
+                let Some(next) = self.owner(arrives) else { continue };
+                if next == from || found.contains_key(&next) {
+                    continue;
+                }
+                let first = first.unwrap_or(arrives);
+                found.insert(next, (first, arrives));
+                open.push_back((next, Some(first)));
+            }
         }
+        found
     }
 
-    /// Starts a command on a host, where both hosts are known by name.
-    ///
-    /// # Errors
-    /// [`NamespaceError`].
-    pub fn spawn(&self, host: Host, command: &mut Command) -> Result<Child, NamespaceError> {
-        self.namespace(host).spawn(command, &host_names())
+    /// How a host reaches the links that are not its own.
+    #[must_use]
+    pub fn routes(&self, host: usize) -> Vec<Route> {
+        let ways = self.ways(host);
+        let own: HashSet<usize> = self.ends(host).map(|end| end.link).collect();
+        let others = (0..self.links.len()).filter(|link| !own.contains(link));
+        let route = |to: usize| {
+            // By the end that is nearest: one whose way does not arrive over the link itself.
+            let ends = [0, 1].map(|side| End { link: to, side });
+            let over = ends.iter().filter_map(|end| Some((end, ways.get(&self.owner(*end)?)?)));
+            let mut over = over.filter(|(_, (_, arrives))| arrives.link != to);
+            over.next().map(|(_, (first, _))| Route { to, via: *first })
+        };
+        others.filter_map(route).collect()
     }
 
-    /// Changes the link while it runs.
-    ///
-    /// # Errors
-    /// [`SetError`].
-    pub fn set(&self, link: LinkPair) -> Result<(), SetError> {
-        if self.router.is_some() && !can_be_held(&link) {
-            return Err(SetError::NotWhole);
+    /// Names of all hosts as one of them should know them: each by the address that its packets reach first; and each
+    /// end of a link as `host.link`.
+    #[must_use]
+    pub fn names(&self, host: usize) -> Vec<(String, IpAddr)> {
+        let mut names = Vec::new();
+        if let Some(own) = self.ends(host).next() {
+            names.push((self.hosts[host].name.clone(), own.ipv4().into()));
         }
-        Ok(self.driver.set(link)?)
-    }
-
-    /// What has happened so far.
-    ///
-    /// # Errors
-    /// [`DriverGone`].
-    pub fn report(&self) -> Result<Report, DriverGone> {
-        self.driver.report()
-    }
-}
-
-impl Drop for TwoHosts {
-    fn drop(&mut self) {
-        self.driver.stop();
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join()); // its result was in the reports
+        let ways = self.ways(host);
+        for (number, other) in self.hosts.iter().enumerate() {
+            if let Some((_, arrives)) = ways.get(&number) {
+                names.push((other.name.clone(), arrives.ipv4().into()));
+            }
         }
-    }
-}
-
-fn make_host(host: Host) -> Result<(Namespace, Tun), StartError> {
-    let (namespace, tun) = Namespace::create(|| {
-        // Without loopback a host is odd but usable: tests of loss on a bare kernel should not fail on it.
-        drop(bring_up_loopback());
-        Tun::create(HOST_DEVICE, &[(IpAddr::V4(host.ipv4()), 24), (IpAddr::V6(host.ipv6()), 64)])
-    })?;
-    Ok((namespace, tun?))
-}
-
-/// The hosts' network device.
-const HOST_DEVICE: &str = "link0";
-
-fn address_host(host: Host) -> std::io::Result<()> {
-    let device = Interface::named(HOST_DEVICE)?;
-    device.set_ipv4(host.ipv4(), 24)?;
-    // A kernel without IPv6 still has a usable IPv4 link.
-    drop(device.add_ipv6(&host.ipv6().octets(), 64));
-    device.bring_up()
-}
-
-/// In the namespace between the hosts: a device to each, and what they send waits in queue 0 (near) or 1 (far).
-fn make_router(near: &Namespace, far: &Namespace) -> Result<[PacketQueue; 2], StartError> {
-    let failed = |step| move |source| StartError::Held { step, source };
-    for (host, namespace) in [(Host::Near, near), (Host::Far, far)] {
-        create_pair(host.name(), HOST_DEVICE, namespace.as_fd())
-            .map_err(failed("make the hosts' devices"))?;
-        Interface::named(host.name()).and_then(|d| d.bring_up()).map_err(failed("bring up a device"))?;
-        route_host(host.ipv4().into(), host.name()).map_err(failed("set a route"))?;
-    }
-    let queues = [PacketQueue::bind(0), PacketQueue::bind(1)];
-    let [near_queue, far_queue] = queues.map(|queue| queue.map_err(failed("bind a packet queue (NFQUEUE)")));
-    // The rules first: nothing may pass the link by.
-    queue_forwarded(IPTABLES).map_err(failed("set the rules with iptables"))?;
-    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(failed("turn on forwarding"))?;
-    // Without its rules, or on a kernel without it, IPv6 just stays off.
-    drop(forward_ipv6());
-    Ok([near_queue?, far_queue?])
-}
-
-fn forward_ipv6() -> std::io::Result<()> {
-    queue_forwarded(IP6TABLES)?;
-    for host in [Host::Near, Host::Far] {
-        route_host(host.ipv6().into(), host.name())?;
-    }
-    std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")
-}
-
-/// The older interface first: kernels without nftables' queue have it, and it disturbs nothing in a namespace of our
-/// own.
-const IPTABLES: [&str; 2] = ["iptables-legacy", "iptables"];
-const IP6TABLES: [&str; 2] = ["ip6tables-legacy", "ip6tables"];
-
-fn queue_forwarded(programs: [&str; 2]) -> std::io::Result<()> {
-    let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
-    for program in programs {
-        match [Host::Near, Host::Far].iter().zip(["0", "1"]).try_for_each(|(h, q)| queue_from(program, *h, q))
-        {
-            Ok(()) => return Ok(()),
-            Err(error) => last = error,
+        for (link, wire) in self.links.iter().enumerate() {
+            for side in [0, 1] {
+                names.push((
+                    format!("{}.{}", wire.between[side], wire.name),
+                    End { link, side }.ipv4().into(),
+                ));
+            }
         }
+        names
     }
-    Err(last)
 }
 
-fn queue_from(program: &str, host: Host, queue: &str) -> std::io::Result<()> {
-    let rule = ["-w", "-A", "FORWARD", "-i", host.name(), "-j", "NFQUEUE", "--queue-num", queue];
-    // Its lock file may be out of reach in a user namespace; there is nobody to lock out.
-    let done = Command::new(program).args(rule).env("XTABLES_LOCKFILE", "/dev/null").output()?;
-    if done.status.success() {
-        return Ok(());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, forwards: bool) -> Host {
+        Host { name: name.to_owned(), forwards }
     }
-    Err(std::io::Error::other(String::from_utf8_lossy(&done.stderr).trim().to_owned()))
+
+    fn wire(name: &str, a: &str, b: &str) -> Wire {
+        let between = [a, b].map(str::to_owned);
+        let (spec, engine) = (LinkSpec::default(), EngineChoice::Auto);
+        Wire { name: name.to_owned(), between, spec, rules: Vec::new(), engine }
+    }
+
+    /// Two pairs of hosts that share a bottleneck, two of them joined by a second link besides.
+    fn dumbbell() -> Topology {
+        let hosts = vec![
+            host("a", false),
+            host("b", false),
+            host("r", true),
+            host("s", true),
+            host("c", false),
+            host("d", false),
+        ];
+        let links = vec![
+            wire("a-r", "a", "r"),
+            wire("b-r", "b", "r"),
+            wire("wan", "r", "s"),
+            wire("s-c", "s", "c"),
+            wire("s-d", "s", "d"),
+            wire("wan2", "r", "s"),
+        ];
+        Topology { hosts, links }
+    }
+
+    #[test]
+    fn hosts_find_the_way_over_routers() {
+        let topology = dumbbell();
+        topology.check().unwrap();
+        let a = topology.host("a").unwrap();
+        // Everything over the router's end of the only link.
+        let via = End { link: 0, side: 1 };
+        let expected: Vec<Route> = (1..6).map(|to| Route { to, via }).collect();
+        assert_eq!(topology.routes(a), expected);
+        let r = topology.host("r").unwrap();
+        let far = End { link: 2, side: 1 };
+        assert_eq!(topology.routes(r), [Route { to: 3, via: far }, Route { to: 4, via: far }]);
+        let names: HashMap<String, IpAddr> = topology.names(a).into_iter().collect();
+        assert_eq!(names["a"], IpAddr::from([10, 77, 0, 1]));
+        assert_eq!(names["d"], IpAddr::from([10, 77, 4, 2]));
+        assert_eq!(names["s"], IpAddr::from([10, 77, 2, 2]));
+        assert_eq!(names["s.wan2"], IpAddr::from([10, 77, 5, 2]));
+        // From the other side the router is met at another address.
+        let names: HashMap<String, IpAddr> =
+            topology.names(topology.host("d").unwrap()).into_iter().collect();
+        assert_eq!(names["s"], IpAddr::from([10, 77, 4, 1]));
+    }
+
+    #[test]
+    fn hosts_that_do_not_forward_are_no_way() {
+        let mut topology = dumbbell();
+        topology.hosts[2].forwards = false;
+        let a = topology.host("a").unwrap();
+        // The networks at the other ends of the first router can be named, but are of no use beyond it.
+        let reached: Vec<usize> = topology.routes(a).iter().map(|route| route.to).collect();
+        assert_eq!(reached, [1, 2, 5]);
+        assert!(topology.names(a).iter().all(|(name, _)| name != "c"));
+    }
+
+    #[test]
+    fn two_hosts_are_as_they_have_always_been() {
+        let topology = Topology::two_hosts(LinkSpec::default(), EngineChoice::Auto);
+        topology.check().unwrap();
+        assert_eq!(
+            topology.names(0)[..2],
+            [
+                ("near".to_owned(), IpAddr::from([10, 77, 0, 1])),
+                ("far".to_owned(), IpAddr::from([10, 77, 0, 2])),
+            ]
+        );
+        assert_eq!(topology.routes(0), []);
+        assert_eq!(End { link: 0, side: 1 }.ipv6(), "fd77::2".parse::<Ipv6Addr>().unwrap());
+    }
+
+    #[test]
+    fn what_is_no_topology_is_refused() {
+        let refused = |change: &dyn Fn(&mut Topology)| {
+            let mut topology = dumbbell();
+            change(&mut topology);
+            topology.check().unwrap_err()
+        };
+        assert_eq!(refused(&|t| t.hosts.truncate(1)), TopologyError::Small);
+        assert_eq!(refused(&|t| t.hosts[1].name = "a".into()), TopologyError::Twice("a".into()));
+        assert_eq!(refused(&|t| t.hosts[1].name = "b c".into()), TopologyError::HostName("b c".into()));
+        assert_eq!(refused(&|t| t.links[1].name = "wan".into()), TopologyError::Twice("wan".into()));
+        let long = "sixteen-letters-";
+        assert_eq!(refused(&|t| t.links[1].name = long.into()), TopologyError::LinkName(long.into()));
+        assert_eq!(refused(&|t| t.links[1].between[1] = "b".into()), TopologyError::Loop("b-r".into()));
+        let nowhere = TopologyError::NoHost { link: "b-r".into(), host: "x".into() };
+        assert_eq!(refused(&|t| t.links[1].between[1] = "x".into()), nowhere);
+        let rate = TopologyError::Link { link: "b-r".into(), source: SpecError::ZeroRate };
+        assert_eq!(refused(&|t| t.links[1].spec.rate_bps = [Some(0); 2]), rate);
+        let rule = || RuleSpec { name: "x".into(), rule: Rule::default(), spec: LinkSpec::default() };
+        assert_eq!(refused(&|t| t.links[1].rules = vec![rule(), rule()]), TopologyError::Twice("x".into()));
+    }
 }

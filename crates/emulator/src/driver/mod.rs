@@ -132,29 +132,34 @@ pub struct Driver<E: Engine> {
     clock: Clock,
     processors: Option<Processors>,
     realtime: bool,
+    ways: [String; 2],
 }
 
 impl<E: Engine> Driver<E> {
-    /// A driver between the hosts of `engine`, and the way to speak to it once it runs.
+    /// A driver between the hosts of `engine`, and the way to speak to it once it runs. Reports call the two directions
+    /// `ways`.
     ///
     /// # Errors
     /// When the kernel has no event descriptor left.
-    pub fn new(engine: E, link: LinkPair, seed: u64) -> io::Result<(Self, DriverHandle)> {
+    pub fn new(
+        engine: E,
+        link: LinkPair,
+        dice: [Dice; 2],
+        ways: [String; 2],
+    ) -> io::Result<(Self, DriverHandle)> {
         let wake =
             std::sync::Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (requests, inbox) = channel();
-        let [forward, backward] = ways(link);
+        let [forward, backward] = treatments(link);
         let driver = Self {
             engine,
-            directions: [
-                Direction::new(forward, Dice::new(seed, 0)),
-                Direction::new(backward, Dice::new(seed, 1)),
-            ],
+            directions: [Direction::new(forward, dice[0]), Direction::new(backward, dice[1])],
             requests: inbox,
             wake: std::sync::Arc::clone(&wake),
             clock: Clock(Instant::now()),
             processors: Processors::now(),
             realtime: false,
+            ways,
         };
         Ok((driver, DriverHandle { requests, wake }))
     }
@@ -243,7 +248,7 @@ impl<E: Engine> Driver<E> {
             match self.requests.try_recv() {
                 Ok(Request::Set(link)) => {
                     let now = self.clock.now();
-                    for (side, treatment) in ways(*link).into_iter().enumerate() {
+                    for (side, treatment) in treatments(*link).into_iter().enumerate() {
                         self.engine.set(side, &treatment.link);
                         self.directions[side].set(now, treatment);
                     }
@@ -259,12 +264,12 @@ impl<E: Engine> Driver<E> {
         let now = self.clock.now();
         let [forward, backward] = [0, 1].map(|side| self.directions[side].report(now));
         let stolen = self.processors.and_then(Processors::stolen);
-        Report::new(self.engine.name(), self.realtime, stolen, forward, backward)
+        Report::new(self.engine.name(), &self.ways, self.realtime, stolen, forward, backward)
     }
 }
 
 /// A link's two directions.
-fn ways(link: LinkPair) -> [Treatment; 2] {
+fn treatments(link: LinkPair) -> [Treatment; 2] {
     let (forward, backward) = link
         .rules
         .into_iter()

@@ -200,3 +200,15 @@ fn a_mark_leaves_the_header_s_checksum_right() {
         assert_eq!(short, before);
     }
 }
+
+#[test]
+fn a_part_is_not_said_to_have_more_headers_than_it_has() {
+    let mut bytes = tcp_gso(4, 3 * PAYLOAD, 0);
+    bytes[2..4].copy_from_slice(&2948u16.to_ne_bytes());
+    let packet = Packet::parse(&bytes).unwrap();
+    for count in [1, 2] {
+        let cut = packet.cut(&Run { first: 1, count, deliver_at: 0, corrupt: None, mark: false });
+        let hint = u16::from_ne_bytes([cut.headers()[2], cut.headers()[3]]);
+        assert_eq!(usize::from(hint), cut.headers().len() - VNET_HEADER_BYTES);
+    }
+}

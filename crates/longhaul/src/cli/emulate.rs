@@ -19,16 +19,16 @@ use longhaul_emulator::loss::LossModel;
 use longhaul_emulator::namespace::{self, Namespace};
 use longhaul_emulator::outage::Outage;
 use longhaul_emulator::presets::{PRESETS, Preset};
-use longhaul_emulator::report::{DirectionReport, Report};
+use longhaul_emulator::report::{DirectionReport, LinkReport, ways};
 use longhaul_emulator::spec::QueueSpec;
-use longhaul_emulator::topology::host_names;
 use longhaul_emulator::trace::Trace;
-use longhaul_emulator::{EngineChoice, Host, LinkSpec, TwoHosts};
+use longhaul_emulator::{EngineChoice, LinkSpec, Network as Running, Topology};
 
-use super::print_out;
+use super::{print_out, topology_file};
 use crate::units;
 
-/// A long fat network on this machine: two hosts, `near` and `far`, and a link with delay, rate, queue and loss
+/// A long fat network on this machine: two hosts, `near` and `far`, and a link with delay, rate, queue and loss; or more
+/// of both, from a file
 ///
 /// Works as root, or as any user where the kernel lets users make namespaces and /dev/net/tun is open to them.
 #[derive(Debug, Args)]
@@ -37,6 +37,7 @@ use crate::units;
   longhaul emulate run --rtt 100ms --rate 1Gbit --loss 0.1% --far 'iperf3 -s -1' -- iperf3 -c far
   longhaul emulate run --preset tokyo-cern -- ping -c 3 far
   longhaul emulate run --rtt 40ms --jitter 5ms:normal --loss gilbert:0.5%:30% -- ping -c 20 far
+  longhaul emulate run --topology site.toml --on alice -- ping -c 3 bob
   longhaul emulate up lab --rtt 200ms --rate 10Gbit
   longhaul emulate exec lab far -- iperf3 -s -D
   longhaul emulate set lab --loss 1%
@@ -63,9 +64,12 @@ enum Action {
 #[derive(Debug, Args)]
 struct Run {
     #[command(flatten)]
-    link: Link,
+    network: NetworkArgs,
+    /// Host to run the command on [default: near; with --topology the first of the file]
+    #[arg(long, value_name = "HOST")]
+    on: Option<String>,
     /// Shell command to run on host `far` meanwhile; ended when CMD ends
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", conflicts_with = "topology")]
     far: Option<OsString>,
     /// No report at the end
     #[arg(short, long)]
@@ -80,32 +84,39 @@ struct Run {
 struct Up {
     name: Name,
     #[command(flatten)]
-    link: Link,
+    network: NetworkArgs,
 }
 
 /// Run a command on a host of a running network
 #[derive(Debug, Args)]
 struct Exec {
     name: Name,
-    host: HostArg,
+    /// `near` or `far`, or as the topology's file calls it
+    host: String,
     /// Command and arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// Change the link of a running network; what is not named stays
+/// Change a link of a running network; what is not named stays
 #[derive(Debug, Args)]
 struct Set {
     name: Name,
+    /// Which link; needed where there are several
+    #[arg(long, value_name = "NAME")]
+    link: Option<String>,
+    /// The link of this rule's traffic instead
+    #[arg(long, value_name = "NAME")]
+    rule: Option<String>,
     #[command(flatten)]
-    link: LinkSettings,
+    settings: LinkSettings,
 }
 
 /// Show what has passed a running network's link
 #[derive(Debug, Args)]
 struct Show {
     name: Name,
-    /// One JSON object on standard output; with --watch one a line
+    /// A JSON object for each link, one a line
     #[arg(long)]
     json: bool,
     /// Again and again until Ctrl-C, with the rates since the time before
@@ -119,28 +130,16 @@ struct Down {
     name: Name,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum HostArg {
-    Near,
-    Far,
-}
-
-impl From<HostArg> for Host {
-    fn from(host: HostArg) -> Self {
-        match host {
-            HostArg::Near => Self::Near,
-            HostArg::Far => Self::Far,
-        }
-    }
-}
-
 #[derive(Debug, Args)]
-struct Link {
+struct NetworkArgs {
+    /// Hosts and links as a file says, instead of one link between `near` and `far`: see docs/emulate.md
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["LinkSettings", "engine"])]
+    topology: Option<String>,
     #[command(flatten)]
     settings: LinkSettings,
-    /// Seed of every random decision: the same seed loses the same packets
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    seed: u64,
+    /// Seed of every random decision: the same seed loses the same packets [default: 1, or as the topology's file says]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// How packets travel: `split` cuts big packets where single segments are lost; `held` leaves them in the kernel,
     /// which costs less but cannot; `auto` takes `held` for links from 2.5 Gbit/s on without loss, where it can
     /// (default of `run`; of `up` it is `split`, so that `set` can change anything)
@@ -148,8 +147,62 @@ struct Link {
     engine: Option<EngineArg>,
 }
 
+impl NetworkArgs {
+    /// `engine`: where it is not said.
+    fn network(&self, engine: EngineChoice) -> anyhow::Result<Network> {
+        let (described, commands, seed) = match &self.topology {
+            Some(file) => topology_file::read(file, engine)?,
+            None => {
+                let engine = self.engine.map_or(engine, Into::into);
+                (Topology::two_hosts(self.settings.spec(), engine), Vec::new(), 1)
+            }
+        };
+        described.check()?;
+        Ok(Network { described, commands, seed: self.seed.unwrap_or(seed) })
+    }
+}
+
+/// What is to be started.
+struct Network {
+    described: Topology,
+    commands: Vec<HostCommand>,
+    seed: u64,
+}
+
+/// A shell command that a host runs from the beginning to the end.
+#[derive(Debug)]
+pub(super) struct HostCommand {
+    pub(super) host: String,
+    pub(super) command: OsString,
+}
+
+/// Hosts' own commands while they run; ended with all that they have started.
+struct Services(Vec<Child>);
+
+impl Services {
+    /// Starts each and waits until it listens.
+    fn start(network: &Running, commands: &[HostCommand]) -> anyhow::Result<Self> {
+        let mut services = Self(Vec::new());
+        for HostCommand { host, command } in commands {
+            let mut child = network.spawn(host, shell(command).stdin(Stdio::null()).process_group(0))?;
+            let heard = network.namespace(host).map(|namespace| wait_until_it_listens(namespace, &mut child));
+            services.0.push(child);
+            heard.transpose()?;
+        }
+        Ok(services)
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = end_group(child); // the next ones are to end too
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum EngineArg {
+pub(super) enum EngineArg {
     Auto,
     Split,
     Held,
@@ -167,7 +220,7 @@ impl From<EngineArg> for EngineChoice {
 
 /// Values may differ each way: `NEAR_TO_FAR,FAR_TO_NEAR`, as in `--rate 1Gbit,100Mbit`.
 #[derive(Debug, Args)]
-struct LinkSettings {
+pub(super) struct LinkSettings {
     /// A link by its name, whole; what is said besides replaces its settings
     #[arg(long, value_name = "NAME", value_parser = preset())]
     preset: Option<String>,
@@ -222,7 +275,7 @@ fn preset() -> impl TypedValueParser<Value = String> {
 }
 
 impl LinkSettings {
-    fn spec(&self) -> LinkSpec {
+    pub(super) fn spec(&self) -> LinkSpec {
         let preset = self.preset.as_deref().and_then(Preset::named);
         preset.map(|preset| preset.spec().in_full()).unwrap_or_default().merge(&self.said())
     }
@@ -253,7 +306,7 @@ impl Emulate {
             Action::Daemon(up) => up.daemon(),
             Action::Exec(exec) => exec.run(),
             Action::Set(set) => {
-                Client::connect(set.name)?.set(set.link.spec())?;
+                Client::connect(set.name)?.set(set.link, set.rule, set.settings.spec())?;
                 Ok(ExitCode::SUCCESS)
             }
             Action::Show(show) => show.run(),
@@ -271,18 +324,12 @@ impl Emulate {
 
 impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let link = self.link.settings.spec().resolve()?;
+        let Network { described, mut commands, seed } = self.network.network(EngineChoice::Auto)?;
+        let on = self.on.clone().or_else(|| Some(described.hosts.first()?.name.clone())).unwrap_or_default();
         namespace::gain_rights()?;
-        let hosts =
-            TwoHosts::start(link, self.link.seed, self.link.engine.map_or(EngineChoice::Auto, Into::into))?;
-        let mut far = match &self.far {
-            None => None,
-            Some(far) => {
-                let mut child = hosts.spawn(Host::Far, shell(far).stdin(Stdio::null()).process_group(0))?;
-                wait_until_far_listens(hosts.namespace(Host::Far), &mut child)?;
-                Some(child)
-            }
-        };
+        let network = Running::start(described, seed)?;
+        commands.extend(self.far.map(|command| HostCommand { host: "far".to_owned(), command }));
+        let services = Services::start(&network, &commands)?;
         // Ctrl-C reaches the command by itself; this process stays to end the far one and to report.
         let mut signals = signal_hook::iterator::Signals::new([
             signal_hook::consts::SIGINT,
@@ -290,7 +337,7 @@ impl Run {
             signal_hook::consts::SIGHUP,
         ])?;
         let mut command = Command::new(&self.command[0]);
-        let near = hosts.spawn(Host::Near, command.args(&self.command[1..]));
+        let near = network.spawn(&on, command.args(&self.command[1..]));
         let status = near.map_err(anyhow::Error::from).and_then(|mut near| {
             let pid = rustix::process::Pid::from_child(&near);
             let handle = signals.handle();
@@ -306,11 +353,9 @@ impl Run {
             let _ = forward.join();
             Ok(status?)
         });
-        if let Some(far) = &mut far {
-            end_group(far)?;
-        }
+        drop(services);
         if !self.quiet {
-            eprintln!("{}", hosts.report()?);
+            network.report()?.iter().for_each(|report| eprintln!("{report}"));
         }
         Ok(exit_code_of(status?))
     }
@@ -319,7 +364,7 @@ impl Run {
 impl Up {
     /// Starts the daemon and waits for its word that all is up.
     fn up(self) -> anyhow::Result<ExitCode> {
-        self.link.settings.spec().resolve()?;
+        self.network.network(EngineChoice::Split)?;
         let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
         let verb = arguments.iter().position(|a| a == "up").context("`up` is among the arguments")?;
         arguments[verb] = "daemon".into();
@@ -342,29 +387,30 @@ impl Up {
 
     fn daemon(self) -> anyhow::Result<ExitCode> {
         rustix::process::setsid().context("cannot leave the terminal")?;
-        let spec = self.link.settings.spec();
+        let Network { described, commands, seed } = self.network.network(EngineChoice::Split)?;
         let daemon = Daemon::bind(self.name.clone())?;
         let user: Option<OwnedFd> = if namespace::gain_rights()? {
             Some(std::fs::File::open("/proc/self/ns/user")?.into())
         } else {
             None
         };
-        let hosts = TwoHosts::start(
-            spec.resolve()?,
-            self.link.seed,
-            self.link.engine.map_or(EngineChoice::Split, Into::into),
-        )?;
-        print_out(&format!("{} is up: `longhaul emulate exec {} near -- ping far`\n", self.name, self.name))?;
+        let mut network = Running::start(described, seed)?;
+        let services = Services::start(&network, &commands)?;
+        if let [first, second, ..] = &network.topology().hosts[..] {
+            let (name, first, second) = (&self.name, &first.name, &second.name);
+            print_out(&format!("{name} is up: `longhaul emulate exec {name} {first} -- ping {second}`\n"))?;
+        }
         detach_stdio()?;
-        daemon.serve(&hosts, spec, user.as_ref())?;
+        daemon.serve(&mut network, user.as_ref())?;
+        drop(services);
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Exec {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let namespace = Client::connect(self.name)?.enter(self.host.into())?;
-        namespace.enter(&host_names())?;
+        let (namespace, names) = Client::connect(self.name)?.enter(self.host)?;
+        namespace.enter(&names)?;
         let error = Command::new(&self.command[0]).args(&self.command[1..]).exec();
         bail!("cannot start {}: {error}", self.command[0].to_string_lossy())
     }
@@ -374,8 +420,8 @@ impl Exec {
 const WATCH_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// What has passed between two reports.
-fn rates(old: &Report, new: &Report, time: Duration) -> String {
-    let line = |name, old: &DirectionReport, new: &DirectionReport| {
+fn rates(old: &LinkReport, new: &LinkReport, time: Duration) -> String {
+    let line = |name: &str, old: &DirectionReport, new: &DirectionReport| {
         let (then, now) = (old.counters, new.counters);
         let offered = now.bytes.saturating_sub(then.bytes) as f64 * 8.0 / time.as_secs_f64();
         let dropped = |c: Counters| c.dropped_queue + c.dropped_aqm + c.lost + c.lost_outage;
@@ -386,26 +432,36 @@ fn rates(old: &Report, new: &Report, time: Duration) -> String {
             units::show_size(new.queue_bytes),
         )
     };
-    line("near->far", &old.forward, &new.forward) + &line("far->near", &old.backward, &new.backward)
+    let [forward, backward] = ways(&new.between);
+    let (old, new) = (&old.report, &new.report);
+    line(&forward, &old.forward, &new.forward) + &line(&backward, &old.backward, &new.backward)
 }
 
 impl Show {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let mut before: Option<(Instant, Report)> = None;
+        let mut before: Option<(Instant, Vec<LinkReport>)> = None;
         loop {
-            let report = match Client::connect(self.name.clone()).and_then(Client::show) {
+            let reports = match Client::connect(self.name.clone()).and_then(Client::show) {
                 // It was up, and has been taken down: nothing is wrong.
                 Err(ControlError::NotUp(_) | ControlError::Io { .. }) if before.is_some() => {
                     return Ok(ExitCode::SUCCESS);
                 }
-                report => report?,
+                reports => reports?,
             };
             let now = Instant::now();
-            let text = if self.json { serde_json::to_string(&report)? } else { report.to_string() };
-            let rates = before.filter(|_| !self.json).map(|(then, old)| rates(&old, &report, now - then));
-            print_out(&format!("{text}\n{}", rates.unwrap_or_default()))?;
+            let mut text = String::new();
+            for (number, report) in reports.iter().enumerate() {
+                let line = if self.json { serde_json::to_string(report)? } else { report.to_string() };
+                text.push_str(&(line + "\n"));
+                if let Some((then, old)) = before.as_ref().filter(|_| !self.json) {
+                    text.push_str(
+                        &old.get(number).map(|old| rates(old, report, now - *then)).unwrap_or_default(),
+                    );
+                }
+            }
+            print_out(&text)?;
             let Some(interval) = self.watch else { return Ok(ExitCode::SUCCESS) };
-            before = Some((now, report));
+            before = Some((now, reports));
             std::thread::sleep(interval.max(WATCH_INTERVAL_MIN));
         }
     }
@@ -426,9 +482,9 @@ fn shell(command: &OsString) -> Command {
     shell
 }
 
-/// The near command may start as soon as somebody listens at the far end, or the far command has ended, or after
-/// a grace for commands that never listen.
-fn wait_until_far_listens(far: &Namespace, child: &mut Child) -> anyhow::Result<()> {
+/// The others may start as soon as somebody listens there, or the command has ended, or after a grace for commands that
+/// never listen.
+fn wait_until_it_listens(far: &Namespace, child: &mut Child) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(3);
     while Instant::now() < deadline && child.try_wait()?.is_none() && !far.run(somebody_listens)? {
         std::thread::sleep(Duration::from_millis(10));

@@ -4,6 +4,7 @@ mod cp;
 mod emulate;
 mod key;
 mod serve;
+mod topology_file;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

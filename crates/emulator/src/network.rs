@@ -1,0 +1,408 @@
+//! Hosts and the links between them, running.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::process::{Child, Command};
+use std::thread::JoinHandle;
+
+use crate::dice::Dice;
+use crate::driver::held::HeldEngine;
+use crate::driver::split::SplitEngine;
+use crate::driver::{Driver, DriverGone, DriverHandle, Engine};
+use crate::interface::{Interface, bring_up_loopback, create_pair, route_host, route_network};
+use crate::limits::HELD_FROM_RATE_BPS;
+use crate::link::{LinkConfig, LinkPair};
+use crate::namespace::{Namespace, NamespaceError};
+use crate::nfqueue::PacketQueue;
+use crate::report::{LinkReport, Report, ways};
+use crate::spec::{LinkSpec, SpecError};
+use crate::topology::{End, EngineChoice, Topology, TopologyError, Wire};
+use crate::tun::{Tun, TunError};
+
+impl EngineChoice {
+    /// Whether to try holding packets in the kernel.
+    fn tries_held(self, link: &LinkPair) -> bool {
+        let is_fast = |config: &LinkConfig| config.rate_bps.is_none_or(|rate| rate >= HELD_FROM_RATE_BPS);
+        match self {
+            Self::Auto => can_be_held(link) && (is_fast(&link.forward) || is_fast(&link.backward)),
+            Self::Split => false,
+            Self::Held => true,
+        }
+    }
+}
+
+/// Whether no segment has a fate of its own.
+fn can_be_held(link: &LinkPair) -> bool {
+    link.rules.is_empty() && [&link.forward, &link.backward].iter().all(|config| config.keeps_packets_whole())
+}
+
+/// Why a topology did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It cannot be.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A host could not be made.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// A host has no device.
+    #[error(transparent)]
+    Tun(#[from] TunError),
+    /// A host does not know the way.
+    #[error("cannot set a route on `{host}`: {source}")]
+    Route {
+        /// The host.
+        host: String,
+        /// The answer.
+        source: std::io::Error,
+    },
+    /// The driver could not start.
+    #[error("cannot start the packet driver: {0}")]
+    Driver(#[from] std::io::Error),
+    /// Packets cannot be held in the kernel.
+    #[error("cannot hold packets in the kernel: {step}: {source}; `--engine split` does without")]
+    Held {
+        /// What was being done.
+        step: &'static str,
+        /// The answer.
+        source: std::io::Error,
+    },
+    /// Segments of a packet that is held whole cannot be lost one by one.
+    #[error(
+        "what happens to single segments, as loss and jitter, needs packets that can be split: leave out `--engine held`"
+    )]
+    NotWhole,
+}
+
+/// Why a link was not changed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SetError {
+    /// Nobody is there to change it.
+    #[error(transparent)]
+    Gone(#[from] DriverGone),
+    /// It cannot be.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Not there.
+    #[error("there is no link `{name}`; there are: {others}")]
+    NoLink {
+        /// What was named.
+        name: String,
+        /// What could have been.
+        others: String,
+    },
+    /// Which one?
+    #[error("there are several links; name one with `--link`: {0}")]
+    WhichLink(String),
+    /// Not there.
+    #[error("link `{link}` has no rule `{rule}`")]
+    NoRule {
+        /// The link.
+        link: String,
+        /// What was named.
+        rule: String,
+    },
+    /// The way packets travel is chosen at the start.
+    #[error(
+        "this network holds packets whole in the kernel, where single segments have no fate of their own; \
+         bring it up with `--engine split`"
+    )]
+    NotWhole,
+}
+
+/// A link and its driver.
+#[derive(Debug)]
+struct RunningLink {
+    driver: DriverHandle,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+    /// Between its hosts, where packets are held in the kernel.
+    middle: Option<Namespace>,
+}
+
+impl Drop for RunningLink {
+    fn drop(&mut self) {
+        self.driver.stop();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join()); // its result was in the reports
+        }
+    }
+}
+
+/// Hosts and links; they vanish when this is dropped and the hosts' processes have ended.
+#[derive(Debug)]
+pub struct Network {
+    topology: Topology,
+    hosts: Vec<Namespace>,
+    links: Vec<RunningLink>,
+}
+
+impl Network {
+    /// Makes the hosts and starts the links. Needs the rights to make network namespaces
+    /// ([`gain_rights`](crate::namespace::gain_rights)).
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left behind.
+    pub fn start(topology: Topology, seed: u64) -> Result<Self, StartError> {
+        topology.check()?;
+        let mut hosts = Vec::new();
+        for host in &topology.hosts {
+            let (namespace, ready) = Namespace::create(|| {
+                // Without loopback a host is odd but usable: tests of loss on a bare kernel should not fail on it.
+                drop(bring_up_loopback());
+                if host.forwards { forward() } else { Ok(()) }
+            })?;
+            ready.map_err(|source| StartError::Route { host: host.name.clone(), source })?;
+            hosts.push(namespace);
+        }
+        let mut network = Self { topology, hosts, links: Vec::new() };
+        for number in 0..network.topology.links.len() {
+            let running = network.start_link(number, seed)?;
+            network.links.push(running);
+        }
+        for (host, namespace) in network.topology.hosts.iter().zip(&network.hosts) {
+            let number = network.topology.host(&host.name).unwrap_or_default();
+            let routes = network.topology.routes(number);
+            let set = || {
+                routes.iter().try_for_each(|route| {
+                    let to = End { link: route.to, side: 0 };
+                    let device = &network.topology.links[route.via.link].name;
+                    route_network(to.ipv4().into(), 24, route.via.ipv4().into(), device)?;
+                    // A kernel without IPv6 still has usable IPv4 links.
+                    drop(route_network(to.ipv6().into(), 64, route.via.ipv6().into(), device));
+                    Ok(())
+                })
+            };
+            namespace.run(set)?.map_err(|source| StartError::Route { host: host.name.clone(), source })?;
+        }
+        Ok(network)
+    }
+
+    fn start_link(&self, number: usize, seed: u64) -> Result<RunningLink, StartError> {
+        let wire = &self.topology.links[number];
+        let link =
+            wire.resolve().map_err(|source| TopologyError::Link { link: wire.name.clone(), source })?;
+        let ends = [0, 1].map(|side| End { link: number, side });
+        let hosts =
+            [0, 1].map(|side| &self.hosts[self.topology.host(&wire.between[side]).unwrap_or_default()]);
+        if wire.engine == EngineChoice::Held && !can_be_held(&link) {
+            return Err(StartError::NotWhole);
+        }
+        // Each direction of each link has dice of its own.
+        let dice = [0, 1].map(|side| Dice::new(seed, number as u64 * 2 + side));
+        if wire.engine.tries_held(&link) {
+            match start_held(wire, ends, hosts, link.clone(), dice) {
+                Err(error) if wire.engine == EngineChoice::Held => return Err(error),
+                // The report names the engine; what is lost is speed alone.
+                Err(_) => {}
+                started => return started,
+            }
+        }
+        let tun = |side: usize| -> Result<Tun, StartError> {
+            let addresses = [(ends[side].ipv4().into(), 24), (ends[side].ipv6().into(), 64)];
+            Ok(hosts[side].run(|| Tun::create(&wire.name, &addresses))??)
+        };
+        let engine = SplitEngine::new(tun(0)?, tun(1)?, &link);
+        run(engine, None, wire, link, dice)
+    }
+
+    /// The topology, with its links as they are now.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// A host's namespace.
+    #[must_use]
+    pub fn namespace(&self, host: &str) -> Option<&Namespace> {
+        self.topology.host(host).map(|number| &self.hosts[number])
+    }
+
+    /// What a host calls the others.
+    #[must_use]
+    pub fn names(&self, host: &str) -> Vec<(String, IpAddr)> {
+        self.topology.host(host).map(|number| self.topology.names(number)).unwrap_or_default()
+    }
+
+    /// Starts a command on a host, where the others are known by name.
+    ///
+    /// # Errors
+    /// [`NamespaceError`].
+    pub fn spawn(&self, host: &str, command: &mut Command) -> Result<Child, NamespaceError> {
+        let Some(namespace) = self.namespace(host) else {
+            return Err(NamespaceError::NoHost {
+                host: host.to_owned(),
+                others: listed(self.topology.hosts.iter().map(|host| &host.name)),
+            });
+        };
+        namespace.spawn(command, &self.names(host))
+    }
+
+    /// Changes a link while it runs, or that of one of its rules; what `change` does not name stays. Without a name the only
+    /// link.
+    ///
+    /// # Errors
+    /// [`SetError`]; then nothing has changed.
+    pub fn set(&mut self, link: Option<&str>, rule: Option<&str>, change: &LinkSpec) -> Result<(), SetError> {
+        let all = || listed(self.topology.links.iter().map(|link| &link.name));
+        let number = match link {
+            None if self.topology.links.len() == 1 => 0,
+            None => return Err(SetError::WhichLink(all())),
+            Some(name) => self
+                .topology
+                .links
+                .iter()
+                .position(|link| link.name == name)
+                .ok_or_else(|| SetError::NoLink { name: name.to_owned(), others: all() })?,
+        };
+        let mut changed = self.topology.links[number].clone();
+        let spec = match rule {
+            None => &mut changed.spec,
+            Some(rule) => match changed.rules.iter_mut().find(|known| known.name == rule) {
+                Some(known) => &mut known.spec,
+                None => {
+                    return Err(SetError::NoRule { link: changed.name.clone(), rule: rule.to_owned() });
+                }
+            },
+        };
+        *spec = spec.merge(change);
+        let pair = changed.resolve()?;
+        if self.links[number].middle.is_some() && !can_be_held(&pair) {
+            return Err(SetError::NotWhole);
+        }
+        self.links[number].driver.set(pair)?;
+        self.topology.links[number] = changed;
+        Ok(())
+    }
+
+    /// What has happened on each link so far.
+    ///
+    /// # Errors
+    /// [`DriverGone`].
+    pub fn report(&self) -> Result<Vec<LinkReport>, DriverGone> {
+        let links = self.topology.links.iter().zip(&self.links);
+        links
+            .map(|(wire, running)| {
+                let (name, between) = (wire.name.clone(), wire.between.clone());
+                running.driver.report().map(|report: Report| LinkReport { name, between, report })
+            })
+            .collect()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // All at once, before each is waited for.
+        self.links.iter().for_each(|link| link.driver.stop());
+    }
+}
+
+fn listed<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    names.cloned().collect::<Vec<_>>().join(", ")
+}
+
+fn run<E: Engine + Send + 'static>(
+    engine: E,
+    middle: Option<Namespace>,
+    wire: &Wire,
+    link: LinkPair,
+    dice: [Dice; 2],
+) -> Result<RunningLink, StartError> {
+    let (driver, handle) = Driver::new(engine, link, dice, ways(&wire.between))?;
+    let thread = std::thread::Builder::new().name("link".into()).spawn(move || driver.run())?;
+    Ok(RunningLink { driver: handle, thread: Some(thread), middle })
+}
+
+fn start_held(
+    wire: &Wire,
+    ends: [End; 2],
+    hosts: [&Namespace; 2],
+    link: LinkPair,
+    dice: [Dice; 2],
+) -> Result<RunningLink, StartError> {
+    let name = &wire.name;
+    let (middle, queues) = Namespace::create(|| make_middle(name, ends, hosts))?;
+    let [first, second] = queues?;
+    for (end, host) in ends.iter().zip(hosts) {
+        host.run(|| address_host(name, *end))?
+            .map_err(|source| StartError::Held { step: "set the hosts' addresses", source })?;
+    }
+    run(HeldEngine::new(first, second), Some(middle), wire, link, dice)
+}
+
+fn address_host(name: &str, end: End) -> std::io::Result<()> {
+    let device = Interface::named(name)?;
+    device.set_ipv4(end.ipv4(), 24)?;
+    // A kernel without IPv6 still has a usable IPv4 link.
+    drop(device.add_ipv6(&end.ipv6().octets(), 64));
+    device.bring_up()
+}
+
+/// Devices in the namespace between two hosts, to the first and the second.
+const SIDES: [&str; 2] = ["first", "second"];
+
+/// In the namespace between two hosts: a device to each, and what they send waits in queue 0 or 1.
+fn make_middle(name: &str, ends: [End; 2], hosts: [&Namespace; 2]) -> Result<[PacketQueue; 2], StartError> {
+    let failed = |step| move |source| StartError::Held { step, source };
+    for ((side, end), host) in SIDES.iter().zip(ends).zip(hosts) {
+        create_pair(side, name, host.as_fd()).map_err(failed("make the hosts' devices"))?;
+        Interface::named(side).and_then(|d| d.bring_up()).map_err(failed("bring up a device"))?;
+        route_host(end.ipv4().into(), side).map_err(failed("set a route"))?;
+    }
+    let queues = [PacketQueue::bind(0), PacketQueue::bind(1)];
+    let [first, second] = queues.map(|queue| queue.map_err(failed("bind a packet queue (NFQUEUE)")));
+    // The rules first: nothing may pass the link by.
+    queue_forwarded(IPTABLES).map_err(failed("set the rules with iptables"))?;
+    forward_ipv4().map_err(failed("turn on forwarding"))?;
+    // Without its rules, or on a kernel without it, IPv6 just stays off.
+    drop(queue_ipv6(ends));
+    Ok([first?, second?])
+}
+
+fn queue_ipv6(ends: [End; 2]) -> std::io::Result<()> {
+    queue_forwarded(IP6TABLES)?;
+    for (side, end) in SIDES.iter().zip(ends) {
+        route_host(end.ipv6().into(), side)?;
+    }
+    forward_ipv6()
+}
+
+/// Makes the calling thread's network namespace pass packets on.
+fn forward() -> std::io::Result<()> {
+    // A kernel without IPv6 still has usable IPv4 links.
+    drop(forward_ipv6());
+    forward_ipv4()
+}
+
+fn forward_ipv4() -> std::io::Result<()> {
+    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")
+}
+
+fn forward_ipv6() -> std::io::Result<()> {
+    std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")
+}
+
+/// The older interface first: kernels without nftables' queue have it, and it disturbs nothing in a namespace of our
+/// own.
+const IPTABLES: [&str; 2] = ["iptables-legacy", "iptables"];
+const IP6TABLES: [&str; 2] = ["ip6tables-legacy", "ip6tables"];
+
+fn queue_forwarded(programs: [&str; 2]) -> std::io::Result<()> {
+    let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
+    for program in programs {
+        match SIDES.iter().zip(["0", "1"]).try_for_each(|(side, queue)| queue_from(program, side, queue)) {
+            Ok(()) => return Ok(()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn queue_from(program: &str, side: &str, queue: &str) -> std::io::Result<()> {
+    let rule = ["-w", "-A", "FORWARD", "-i", side, "-j", "NFQUEUE", "--queue-num", queue];
+    // Its lock file may be out of reach in a user namespace; there is nobody to lock out.
+    let done = Command::new(program).args(rule).env("XTABLES_LOCKFILE", "/dev/null").output()?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(std::io::Error::other(String::from_utf8_lossy(&done.stderr).trim().to_owned()))
+}
