@@ -89,6 +89,12 @@ pub const QUANTUM_MAX: Duration = Duration::from_micros(100);
 /// A shorter rest is not worth a timer.
 pub const QUANTUM_MIN_NS: u64 = 10_000;
 
+/// A driver that is never done pauses so often at the least.
+pub const BREATH_EVERY_NS: u64 = 10_000_000;
+
+/// Of that time it sleeps one part in so many: the kernel wants 5 % for others (sched_rt_runtime_us).
+pub const BREATH_SHARE: u64 = 16;
+
 /// Hosts of a topology: each is a namespace, of some 100 KiB in the kernel.
 pub const HOSTS_MAX: usize = 64;
 

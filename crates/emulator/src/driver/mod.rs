@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::dice::Dice;
-use crate::limits::{QUANTA_PER_DELAY, QUANTUM_MAX, QUANTUM_MIN_NS};
+use crate::limits::{BREATH_EVERY_NS, BREATH_SHARE, QUANTA_PER_DELAY, QUANTUM_MAX, QUANTUM_MIN_NS};
 use crate::link::{LinkConfig, LinkPair, Nanos, Run};
 use crate::processors::Processors;
 use crate::report::Report;
@@ -173,7 +173,9 @@ impl<E: Engine> Driver<E> {
         // The default slack of 50 us would be added to every delivery.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
         let mut woke_at = 0;
+        let mut breath = Breath::default();
         loop {
+            breath.take(&self.clock);
             let mut more = false;
             for side in 0..2 {
                 more |= self.engine.take(side, &self.clock, &mut self.directions[side]);
@@ -182,9 +184,11 @@ impl<E: Engine> Driver<E> {
             if more {
                 continue;
             }
+            let done_at = self.clock.now();
             self.rest(woke_at);
             let asked = self.sleep()?;
             woke_at = self.clock.now();
+            breath.slept(woke_at - done_at);
             if asked && !self.answer_requests() {
                 return Ok(());
             }
@@ -265,6 +269,35 @@ impl<E: Engine> Driver<E> {
         let [forward, backward] = [0, 1].map(|side| self.directions[side].report(now));
         let stolen = self.processors.and_then(Processors::stolen);
         Report::new(self.engine.name(), &self.ways, self.realtime, stolen, forward, backward)
+    }
+}
+
+/// When a driver that is never done lets others have the processor. The kernel takes it from a real-time thread that has
+/// had it for a second, for 50 ms or more, which packets would feel; a pause of a fraction of a millisecond they do
+/// not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Breath {
+    began: Nanos,
+    slept: Nanos,
+}
+
+impl Breath {
+    /// Pauses, if it is time to and there has not been sleep enough.
+    fn take(&mut self, clock: &Clock) {
+        let passed = clock.now().saturating_sub(self.began);
+        if passed < BREATH_EVERY_NS {
+            return;
+        }
+        let left = (passed / BREATH_SHARE).saturating_sub(self.slept);
+        if left > 0 {
+            std::thread::sleep(Duration::from_nanos(left));
+        }
+        *self = Self { began: clock.now(), slept: 0 };
+    }
+
+    /// It has slept for want of work.
+    fn slept(&mut self, time: Nanos) {
+        self.slept += time;
     }
 }
 

@@ -104,9 +104,8 @@ fn parse(text: &str, engine: EngineChoice) -> anyhow::Result<(Topology, Vec<Host
 
 fn wire(mut table: Table, engine: EngineChoice) -> anyhow::Result<Wire> {
     let name = take_name(&mut table, "link")?;
-    let ends = match table.remove("between") {
-        Some(Value::Array(ends)) => ends,
-        _ => bail!("link {name}: it needs `between = [\"HOST\", \"HOST\"]`"),
+    let Some(Value::Array(ends)) = table.remove("between") else {
+        bail!("link {name}: it needs `between = [\"HOST\", \"HOST\"]`");
     };
     let [Value::String(first), Value::String(second)] = &ends[..] else {
         bail!("link {name}: `between` must name two hosts");
