@@ -9,7 +9,7 @@
 //!
 //! let delay = Some(Duration::from_millis(50));
 //! let link = LinkSpec { delay: [delay; 2], rate_bps: [Some(1_000_000_000); 2], ..LinkSpec::default() };
-//! let net = Network::start(Topology::two_hosts(link, EngineChoice::Auto), 1)?;
+//! let net = Network::start(Topology::two_hosts(link, EngineChoice::Auto), 1, None)?;
 //! let mut ping = std::process::Command::new("ping");
 //! net.spawn("near", ping.args(["-c", "3", "far"]))?.wait()?;
 //! println!("{}", net.report()?[0]);
@@ -26,20 +26,22 @@
 //! | [`rules`] | which packets have a link of their own |
 //! | [`packet`] | IP headers: segments of a GSO packet, flows, cutting a packet in two |
 //! | [`memory`] | where packets wait |
-//! | [`driver`] | takes, holds and delivers packets, by one of two engines |
+//! | `driver` | takes, holds and delivers packets, by one of two engines |
 //! | [`tun`], [`namespace`] | devices and hosts |
 //! | `nfqueue`, `interface`, `netlink` | what is asked of the kernel |
 //! | [`processors`] | what this machine's host leaves of them |
+//! | `capture` | a record of packets before and after a link |
 //! | [`spec`], [`presets`] | a link as its user describes it, or calls it |
 //! | [`topology`] | hosts and links, their addresses and routes |
 //! | [`network`] | the same, running |
 //! | [`control`] | a running topology by name: `up`, `exec`, `set`, `show`, `down` |
 
 pub mod aqm;
+mod capture;
 pub mod control;
 pub mod delay;
 pub mod dice;
-pub mod driver;
+mod driver;
 pub mod fair;
 mod interface;
 pub mod limits;
@@ -61,6 +63,7 @@ pub mod topology;
 pub mod trace;
 pub mod tun;
 
+pub use driver::DriverGone;
 pub use link::{LinkConfig, LinkPair, Nanos};
 pub use network::Network;
 pub use report::Report;

@@ -100,3 +100,9 @@ pub const HOSTS_MAX: usize = 64;
 
 /// Links of a topology: each has a thread and the memory of its packets, and a number in an IPv4 address.
 pub const LINKS_MAX: usize = 200;
+
+/// Of each packet a capture keeps so much: all headers, and what a person needs to know whose it is.
+pub const CAPTURE_SNAP_BYTES: usize = 128;
+
+/// Packets that wait to be written to a capture, some 200 bytes each: half a second at 1 Gbit/s.
+pub const CAPTURE_QUEUE_PACKETS: usize = 65_536;

@@ -244,20 +244,49 @@ pub struct Outcome<P> {
     pub runs: Vec<(P, Run)>,
     /// Packets of segments that have left the queues of their flows, an entry for each: sent or dropped.
     pub gone: Vec<P>,
+    /// Segments that will not arrive, by their number in their packet; only where somebody wants to know.
+    pub drops: Option<Vec<(P, u32, Cause)>>,
     /// The last run, which may grow.
     open: Option<(P, Open)>,
 }
 
 impl<P> Default for Outcome<P> {
     fn default() -> Self {
-        Self { runs: Vec::new(), gone: Vec::new(), open: None }
+        Self { runs: Vec::new(), gone: Vec::new(), drops: None, open: None }
     }
 }
 
-impl<P> Outcome<P> {
+impl<P: Copy> Outcome<P> {
+    /// One in which drops are told one by one, if so.
+    #[must_use]
+    pub fn with_drops(told: bool) -> Self {
+        Self { drops: told.then(Vec::new), ..Self::default() }
+    }
+
     fn close(&mut self) {
         self.runs.extend(self.open.take().map(|(packet, open)| (packet, open.run)));
     }
+
+    /// A segment does not arrive; what follows it cannot be carried together with what was before.
+    fn drop(&mut self, segment: &Segment<P>, cause: Cause) {
+        self.close();
+        if let Some(drops) = &mut self.drops {
+            drops.push((segment.packet, segment.index, cause));
+        }
+    }
+}
+
+/// Why a segment does not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// There was no room for it.
+    Queue,
+    /// The queue's management wanted senders to slow down.
+    Management,
+    /// On the wire.
+    Loss,
+    /// The link was down.
+    Outage,
 }
 
 /// A segment on its way through the link, with what its flow has decided for it.
@@ -446,6 +475,7 @@ impl<P: Copy + PartialEq> Link<P> {
         while whole(self.free_at) <= now {
             let mut dropped = |segment: Segment<P>| {
                 self.counters.dropped_aqm += 1;
+                out.drop(&segment, Cause::Management);
                 out.gone.push(segment.packet);
             };
             let next = fair.take(whole(self.free_at), target, interval, ecn, &mut dropped);
@@ -473,6 +503,7 @@ impl<P: Copy + PartialEq> Link<P> {
         if is_too_much {
             fair.make_room(&mut |segment: Segment<P>| {
                 self.counters.dropped_queue += 1;
+                out.drop(&segment, Cause::Queue);
                 out.gone.push(segment.packet);
             });
         }
@@ -496,7 +527,7 @@ impl<P: Copy + PartialEq> Link<P> {
                 || self.config.queue_packets.is_some_and(|max| self.departures.len() as u64 >= max.get());
             if full {
                 self.counters.dropped_queue += 1;
-                out.close();
+                out.drop(&segment, Cause::Queue);
                 return;
             }
             if self.effects.aqm {
@@ -504,7 +535,7 @@ impl<P: Copy + PartialEq> Link<P> {
                 let verdict = self.manage(now, begins, can_be_marked, segment.flow, segment.number);
                 if verdict == Verdict::Drop {
                     self.counters.dropped_aqm += 1;
-                    out.close();
+                    out.drop(&segment, Cause::Management);
                     return;
                 }
                 mark = verdict == Verdict::Mark;
@@ -541,7 +572,7 @@ impl<P: Copy + PartialEq> Link<P> {
         if is_lost || event.is_down {
             self.counters.lost_outage += u64::from(event.is_down);
             self.counters.lost += u64::from(!event.is_down);
-            out.close();
+            out.drop(&segment, if event.is_down { Cause::Outage } else { Cause::Loss });
             return;
         }
         self.counters.delivered += 1;

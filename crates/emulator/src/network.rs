@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
 
+use crate::capture::{Capture, Tap};
 use crate::dice::Dice;
 use crate::driver::held::HeldEngine;
 use crate::driver::split::SplitEngine;
@@ -67,6 +69,17 @@ pub enum StartError {
         /// The answer.
         source: std::io::Error,
     },
+    /// The file of a capture.
+    #[error("cannot write the capture {}: {source}", file.display())]
+    Capture {
+        /// The file.
+        file: PathBuf,
+        /// The answer.
+        source: std::io::Error,
+    },
+    /// What is held in the kernel is not seen when it goes on.
+    #[error("a capture needs packets that pass through this program: leave out `--engine held`")]
+    HeldCapture,
     /// Segments of a packet that is held whole cannot be lost one by one.
     #[error(
         "what happens to single segments, as loss and jitter, needs packets that can be split: leave out `--engine held`"
@@ -134,16 +147,27 @@ pub struct Network {
     topology: Topology,
     hosts: Vec<Namespace>,
     links: Vec<RunningLink>,
+    capture: Option<Capture>,
 }
 
 impl Network {
     /// Makes the hosts and starts the links. Needs the rights to make network namespaces
-    /// ([`gain_rights`](crate::namespace::gain_rights)).
+    /// ([`gain_rights`](crate::namespace::gain_rights)). What passes the links is recorded in the file `capture`, if
+    /// there is to be one; no packet is held in the kernel then.
     ///
     /// # Errors
     /// [`StartError`]; nothing is left behind.
-    pub fn start(topology: Topology, seed: u64) -> Result<Self, StartError> {
+    pub fn start(topology: Topology, seed: u64, capture: Option<&Path>) -> Result<Self, StartError> {
         topology.check()?;
+        let ways = topology
+            .links
+            .iter()
+            .flat_map(|wire| ways(&wire.between).map(|way| format!("{} {way}", wire.name)));
+        let capture = capture.map(|file| {
+            Capture::create(file, &ways.collect::<Vec<_>>())
+                .map_err(|source| StartError::Capture { file: file.to_owned(), source })
+        });
+        let capture = capture.transpose()?;
         let mut hosts = Vec::new();
         for host in &topology.hosts {
             let (namespace, ready) = Namespace::create(|| {
@@ -154,7 +178,7 @@ impl Network {
             ready.map_err(|source| StartError::Route { host: host.name.clone(), source })?;
             hosts.push(namespace);
         }
-        let mut network = Self { topology, hosts, links: Vec::new() };
+        let mut network = Self { topology, hosts, links: Vec::new(), capture };
         for number in 0..network.topology.links.len() {
             let running = network.start_link(number, seed)?;
             network.links.push(running);
@@ -189,7 +213,13 @@ impl Network {
         }
         // Each direction of each link has dice of its own.
         let dice = [0, 1].map(|side| Dice::new(seed, number as u64 * 2 + side));
-        if wire.engine.tries_held(&link) {
+        let taps =
+            [0, 1].map(|side| self.capture.as_ref().and_then(|capture| capture.tap(number * 2 + side)));
+        let is_recorded = self.capture.is_some();
+        if is_recorded && wire.engine == EngineChoice::Held {
+            return Err(StartError::HeldCapture);
+        }
+        if !is_recorded && wire.engine.tries_held(&link) {
             match start_held(wire, ends, hosts, link.clone(), dice) {
                 Err(error) if wire.engine == EngineChoice::Held => return Err(error),
                 // The report names the engine; what is lost is speed alone.
@@ -202,7 +232,7 @@ impl Network {
             Ok(hosts[side].run(|| Tun::create(&wire.name, &addresses))??)
         };
         let engine = SplitEngine::new(tun(0)?, tun(1)?, &link);
-        run(engine, None, wire, link, dice)
+        run(engine, None, wire, link, dice, taps)
     }
 
     /// The topology, with its links as they are now.
@@ -274,6 +304,16 @@ impl Network {
         Ok(())
     }
 
+    /// Ends the links, and writes the rest of the capture.
+    ///
+    /// # Errors
+    /// When the capture could not be written.
+    pub fn finish(mut self) -> std::io::Result<()> {
+        self.links.iter().for_each(|link| link.driver.stop());
+        self.links.clear();
+        self.capture.as_mut().map_or(Ok(()), Capture::finish)
+    }
+
     /// What has happened on each link so far.
     ///
     /// # Errors
@@ -293,6 +333,10 @@ impl Drop for Network {
     fn drop(&mut self) {
         // All at once, before each is waited for.
         self.links.iter().for_each(|link| link.driver.stop());
+        self.links.clear();
+        if let Some(mut capture) = self.capture.take() {
+            drop(capture.finish()); // whoever wants to know has asked before
+        }
     }
 }
 
@@ -306,8 +350,9 @@ fn run<E: Engine + Send + 'static>(
     wire: &Wire,
     link: LinkPair,
     dice: [Dice; 2],
+    taps: [Option<Tap>; 2],
 ) -> Result<RunningLink, StartError> {
-    let (driver, handle) = Driver::new(engine, link, dice, ways(&wire.between))?;
+    let (driver, handle) = Driver::new(engine, link, dice, ways(&wire.between), taps)?;
     let thread = std::thread::Builder::new().name("link".into()).spawn(move || driver.run())?;
     Ok(RunningLink { driver: handle, thread: Some(thread), middle })
 }
@@ -326,7 +371,7 @@ fn start_held(
         host.run(|| address_host(name, *end))?
             .map_err(|source| StartError::Held { step: "set the hosts' addresses", source })?;
     }
-    run(HeldEngine::new(first, second), Some(middle), wire, link, dice)
+    run(HeldEngine::new(first, second), Some(middle), wire, link, dice, [None, None])
 }
 
 fn address_host(name: &str, end: End) -> std::io::Result<()> {

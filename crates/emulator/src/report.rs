@@ -65,6 +65,9 @@ pub struct DirectionReport {
     pub own_drops: u64,
     /// Packets of many segments that the link's full queue dropped or took as a whole, where a real one takes a part.
     pub coarse_drops: u64,
+    /// Packets that a capture has missed.
+    #[serde(default)]
+    pub not_captured: u64,
 }
 
 /// Both directions.
@@ -145,6 +148,9 @@ impl Report {
                     "{name}: the full queue dropped or took {} big packets whole (`--engine split` cuts them)",
                     direction.coarse_drops
                 ));
+            }
+            if direction.not_captured > 0 {
+                doubts.push(format!("{name}: the capture has missed {} packets", direction.not_captured));
             }
             let p99 = Duration::from_micros(direction.lateness.p99_us);
             if p99 > LATENESS_P99_MAX {

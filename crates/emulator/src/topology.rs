@@ -12,7 +12,7 @@ use crate::link::{LinkPair, RuledLink};
 use crate::rules::Rule;
 use crate::spec::{LinkSpec, SpecError};
 
-/// How packets travel; see [`driver`](crate::driver).
+/// How packets travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineChoice {
     /// Held in the kernel where the link is fast and loses nothing on the wire, and the kernel can; else split.

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use crate::capture::Tap;
 use crate::dice::Dice;
 use crate::driver::agenda::Agenda;
-use crate::link::{Counters, Link, LinkConfig, Nanos, Outcome, Run};
+use crate::link::{Cause, Counters, Link, LinkConfig, Nanos, Outcome, Run};
 use crate::packet::Train;
 use crate::report::{DirectionReport, Lateness, RuleReport};
 use crate::rules::{Classifier, Rule};
@@ -22,7 +23,7 @@ pub(crate) struct Treatment {
 
 /// One direction: its links, and what is on its way. `P` names a packet to the engine.
 #[derive(Debug)]
-pub struct Direction<P> {
+pub(crate) struct Direction<P> {
     dice: Dice,
     /// The link of packets that fit no rule, then that of each rule.
     links: Vec<Link<P>>,
@@ -37,10 +38,20 @@ pub struct Direction<P> {
     /// Packets of many segments that were dropped whole although a real queue would have taken a part.
     coarse_drops: u64,
     out: Outcome<P>,
+    /// Where packets are recorded.
+    pub(crate) tap: Option<Tap>,
+}
+
+impl Treatment {
+    /// Bytes in flight and queued at the most.
+    pub(crate) fn bytes_held_max(&self) -> u64 {
+        let configs = std::iter::once(&self.link).chain(self.rules.iter().map(|(_, _, config)| config));
+        configs.map(LinkConfig::bytes_held_max).fold(0, u64::saturating_add)
+    }
 }
 
 impl<P: Copy + PartialEq> Direction<P> {
-    pub(crate) fn new(treatment: Treatment, dice: Dice) -> Self {
+    pub(crate) fn new(treatment: Treatment, dice: Dice, tap: Option<Tap>) -> Self {
         let mut direction = Self {
             dice,
             links: vec![Link::new(treatment.link, dice)],
@@ -51,7 +62,8 @@ impl<P: Copy + PartialEq> Direction<P> {
             lateness_us: new_histogram(),
             own_drops: 0,
             coarse_drops: 0,
-            out: Outcome::default(),
+            out: Outcome::with_drops(tap.is_some()),
+            tap,
         };
         direction.add_rules(treatment.rules);
         direction
@@ -125,13 +137,21 @@ impl<P: Copy + PartialEq> Direction<P> {
     }
 
     /// Puts what links have decided among what waits. Tells `hold` of each run, and `release` of each segment that has
-    /// left a link's own queues.
-    pub(crate) fn settle(&mut self, mut hold: impl FnMut(P), mut release: impl FnMut(P)) {
+    /// left a link's own queues; before that, `dropped` of each that does not arrive, where there is a capture.
+    pub(crate) fn settle(
+        &mut self,
+        hold: impl Fn(P),
+        release: impl Fn(P),
+        dropped: impl Fn(&mut Tap, P, u32, Cause),
+    ) {
+        if let (Some(tap), Some(drops)) = (&mut self.tap, &mut self.out.drops) {
+            drops.drain(..).for_each(|(packet, segment, cause)| dropped(tap, packet, segment, cause));
+        }
         for (packet, run) in self.out.runs.drain(..) {
             hold(packet);
             self.agenda.add(run.deliver_at, (packet, run));
         }
-        self.out.gone.drain(..).for_each(&mut release);
+        self.out.gone.drain(..).for_each(release);
     }
 
     /// What is to be delivered by `now`, one after the other.
@@ -163,6 +183,7 @@ impl<P: Copy + PartialEq> Direction<P> {
             lateness: Lateness::of(&self.lateness_us),
             own_drops: self.own_drops,
             coarse_drops: self.coarse_drops,
+            not_captured: self.tap.as_ref().map_or(0, Tap::missed),
         }
     }
 }

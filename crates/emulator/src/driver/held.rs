@@ -8,15 +8,16 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::capture::Tap;
 use crate::driver::{Clock, Direction, Engine};
 use crate::limits::READ_BATCH;
-use crate::link::{LinkConfig, Run};
+use crate::link::{Nanos, Run};
 use crate::nfqueue::PacketQueue;
 use crate::packet::Train;
 
 /// Two queues of held packets.
 #[derive(Debug)]
-pub struct HeldEngine {
+pub(crate) struct HeldEngine {
     sides: [Side; 2],
 }
 
@@ -31,7 +32,7 @@ struct Side {
 
 /// A packet on its way, or one that is to be dropped when its turn comes: the kernel finds the oldest at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HeldId {
+pub(crate) struct HeldId {
     id: u32,
     drop: bool,
 }
@@ -78,9 +79,9 @@ impl Engine for HeldEngine {
         true
     }
 
-    fn settle(&mut self, _side: usize, _direction: &mut Direction<HeldId>) {}
+    fn settle(&mut self, _side: usize, _now: Nanos, _direction: &mut Direction<HeldId>) {}
 
-    fn deliver(&mut self, side: usize, packet: HeldId, _run: &Run) -> bool {
+    fn deliver(&mut self, side: usize, _: Nanos, packet: HeldId, _: &Run, _: Option<&mut Tap>) -> bool {
         let side = &mut self.sides[side];
         if packet.drop {
             return side.queue.drop_one(packet.id).is_ok();
@@ -94,7 +95,7 @@ impl Engine for HeldEngine {
         side.accepted.take().is_none_or(|id| side.queue.accept_up_to(id).is_ok())
     }
 
-    fn set(&mut self, _side: usize, _config: &LinkConfig) {}
+    fn set(&mut self, _side: usize, _bytes_held_max: u64) {}
 
     fn sources(&self) -> [BorrowedFd<'_>; 2] {
         [self.sides[0].queue.as_fd(), self.sides[1].queue.as_fd()]

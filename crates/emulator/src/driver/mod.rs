@@ -10,8 +10,8 @@
 
 mod agenda;
 mod direction;
-pub mod held;
-pub mod split;
+pub(crate) mod held;
+pub(crate) mod split;
 
 use std::fmt::Debug;
 use std::io;
@@ -22,17 +22,18 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
+use crate::capture::Tap;
 use crate::dice::Dice;
 use crate::limits::{BREATH_EVERY_NS, BREATH_SHARE, QUANTA_PER_DELAY, QUANTUM_MAX, QUANTUM_MIN_NS};
-use crate::link::{LinkConfig, LinkPair, Nanos, Run};
+use crate::link::{LinkPair, Nanos, Run};
 use crate::processors::Processors;
 use crate::report::Report;
 
-pub use direction::Direction;
+pub(crate) use direction::Direction;
 use direction::Treatment;
 
 /// Where packets are while they are on their way.
-pub trait Engine {
+pub(crate) trait Engine {
     /// What names a packet on its way.
     type Packet: Copy + Debug + PartialEq + Send;
 
@@ -44,16 +45,24 @@ pub trait Engine {
     fn take(&mut self, side: usize, clock: &Clock, direction: &mut Direction<Self::Packet>) -> bool;
 
     /// Puts what the direction's links have decided among what waits.
-    fn settle(&mut self, side: usize, direction: &mut Direction<Self::Packet>);
+    fn settle(&mut self, side: usize, now: Nanos, direction: &mut Direction<Self::Packet>);
 
-    /// Lets a run of segments of a packet that `side` has sent go on to the other host; false when that fails.
-    fn deliver(&mut self, side: usize, packet: Self::Packet, run: &Run) -> bool;
+    /// Lets a run of segments of a packet that `side` has sent go on to the other host, and records it; false when that
+    /// fails.
+    fn deliver(
+        &mut self,
+        side: usize,
+        now: Nanos,
+        packet: Self::Packet,
+        run: &Run,
+        tap: Option<&mut Tap>,
+    ) -> bool;
 
     /// Ends a batch of deliveries; false when one of them has failed.
     fn flush(&mut self, side: usize) -> bool;
 
-    /// The link has changed.
-    fn set(&mut self, side: usize, config: &LinkConfig);
+    /// The link has changed, and may hold so many bytes now.
+    fn set(&mut self, side: usize, bytes_held_max: u64);
 
     /// What becomes readable when a host has sent something.
     fn sources(&self) -> [BorrowedFd<'_>; 2];
@@ -61,12 +70,12 @@ pub trait Engine {
 
 /// Time since the driver began.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(Instant);
+pub(crate) struct Clock(Instant);
 
 impl Clock {
     /// Nanoseconds since then.
     #[must_use]
-    pub fn now(&self) -> Nanos {
+    pub(crate) fn now(&self) -> Nanos {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
@@ -81,7 +90,7 @@ enum Request {
 
 /// The way to a running driver.
 #[derive(Clone, Debug)]
-pub struct DriverHandle {
+pub(crate) struct DriverHandle {
     requests: Sender<Request>,
     wake: std::sync::Arc<OwnedFd>,
 }
@@ -96,7 +105,7 @@ impl DriverHandle {
     ///
     /// # Errors
     /// [`DriverGone`].
-    pub fn set(&self, link: LinkPair) -> Result<(), DriverGone> {
+    pub(crate) fn set(&self, link: LinkPair) -> Result<(), DriverGone> {
         self.send(Request::Set(Box::new(link)))
     }
 
@@ -104,14 +113,14 @@ impl DriverHandle {
     ///
     /// # Errors
     /// [`DriverGone`].
-    pub fn report(&self) -> Result<Report, DriverGone> {
+    pub(crate) fn report(&self) -> Result<Report, DriverGone> {
         let (reply, answer) = channel();
         self.send(Request::Report(reply))?;
         answer.recv().map_err(|_| DriverGone)
     }
 
     /// Ends the driver.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let _ = self.send(Request::Stop); // already gone is stopped
     }
 
@@ -124,7 +133,7 @@ impl DriverHandle {
 
 /// The driver of two hosts.
 #[derive(Debug)]
-pub struct Driver<E: Engine> {
+pub(crate) struct Driver<E: Engine> {
     engine: E,
     directions: [Direction<E::Packet>; 2],
     requests: Receiver<Request>,
@@ -141,19 +150,24 @@ impl<E: Engine> Driver<E> {
     ///
     /// # Errors
     /// When the kernel has no event descriptor left.
-    pub fn new(
+    pub(crate) fn new(
         engine: E,
         link: LinkPair,
         dice: [Dice; 2],
         ways: [String; 2],
+        taps: [Option<Tap>; 2],
     ) -> io::Result<(Self, DriverHandle)> {
         let wake =
             std::sync::Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (requests, inbox) = channel();
         let [forward, backward] = treatments(link);
+        let [forward_tap, backward_tap] = taps;
         let driver = Self {
             engine,
-            directions: [Direction::new(forward, dice[0]), Direction::new(backward, dice[1])],
+            directions: [
+                Direction::new(forward, dice[0], forward_tap),
+                Direction::new(backward, dice[1], backward_tap),
+            ],
             requests: inbox,
             wake: std::sync::Arc::clone(&wake),
             clock: Clock(Instant::now()),
@@ -168,7 +182,7 @@ impl<E: Engine> Driver<E> {
     ///
     /// # Errors
     /// When the kernel refuses to wait on the devices.
-    pub fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(mut self) -> io::Result<()> {
         self.realtime = realtime::raise_priority();
         // The default slack of 50 us would be added to every delivery.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
@@ -199,10 +213,11 @@ impl<E: Engine> Driver<E> {
         let now = self.clock.now();
         let direction = &mut self.directions[side];
         direction.serve(now);
-        self.engine.settle(side, direction);
+        self.engine.settle(side, now, direction);
         let mut any = false;
         while let Some((packet, run)) = direction.take_due(now) {
-            direction.own_drops += u64::from(!self.engine.deliver(side, packet, &run));
+            direction.own_drops +=
+                u64::from(!self.engine.deliver(side, now, packet, &run, direction.tap.as_mut()));
             any = true;
         }
         if any {
@@ -253,7 +268,7 @@ impl<E: Engine> Driver<E> {
                 Ok(Request::Set(link)) => {
                     let now = self.clock.now();
                     for (side, treatment) in treatments(*link).into_iter().enumerate() {
-                        self.engine.set(side, &treatment.link);
+                        self.engine.set(side, treatment.bytes_held_max());
                         self.directions[side].set(now, treatment);
                     }
                 }

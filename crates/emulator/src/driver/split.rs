@@ -2,19 +2,21 @@
 //!
 //! Per packet: one read, one write (two copies), ~1 us; a packet of up to 64 KiB counts as one.
 
+use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::capture::{Stage, Tap};
 use crate::driver::{Clock, Direction, Engine};
 use crate::limits::{MEMORY_SLACK_BYTES, MEMORY_TOUCHED_BYTES_MAX, READ_BATCH};
-use crate::link::{LinkConfig, LinkPair, Nanos, Run};
+use crate::link::{Cause, LinkConfig, LinkPair, Nanos, Run};
 use crate::memory::{Handle, PacketMemory};
 use crate::packet::{Packet, VNET_HEADER_BYTES, mark_congestion};
 use crate::tun::Tun;
 
 /// Two TUN devices and the packets on their way between them.
 #[derive(Debug)]
-pub struct SplitEngine {
+pub(crate) struct SplitEngine {
     devices: [Tun; 2],
     memory: [PacketMemory; 2],
 }
@@ -22,7 +24,7 @@ pub struct SplitEngine {
 impl SplitEngine {
     /// Between the devices of `near` and `far`; memory for what `link` can hold is touched now.
     #[must_use]
-    pub fn new(near: Tun, far: Tun, link: &LinkPair) -> Self {
+    pub(crate) fn new(near: Tun, far: Tun, link: &LinkPair) -> Self {
         let memory = [&link.forward, &link.backward].map(|config| {
             let held = config.bytes_held_max();
             PacketMemory::new(held.saturating_add(MEMORY_SLACK_BYTES), touched_bytes(config))
@@ -62,13 +64,17 @@ impl Engine for SplitEngine {
         true
     }
 
-    fn settle(&mut self, side: usize, direction: &mut Direction<Handle>) {
-        settle(&mut self.memory[side], direction);
+    fn settle(&mut self, side: usize, now: Nanos, direction: &mut Direction<Handle>) {
+        settle(&mut self.memory[side], now, direction);
     }
 
-    fn deliver(&mut self, side: usize, packet: Handle, run: &Run) -> bool {
+    fn deliver(&mut self, side: usize, now: Nanos, packet: Handle, run: &Run, tap: Option<&mut Tap>) -> bool {
         let memory = &mut self.memory[side];
-        let written = write_run(&self.devices[1 - side], memory.bytes(packet), run);
+        let bytes = memory.bytes(packet);
+        let written = write_run(&self.devices[1 - side], bytes, run);
+        if let Some(tap) = tap {
+            record(tap, now, Stage::Delivered, bytes, run, None);
+        }
         memory.release(packet);
         written.is_ok()
     }
@@ -77,8 +83,8 @@ impl Engine for SplitEngine {
         true
     }
 
-    fn set(&mut self, side: usize, config: &LinkConfig) {
-        self.memory[side].set_bytes_max(config.bytes_held_max().saturating_add(MEMORY_SLACK_BYTES));
+    fn set(&mut self, side: usize, bytes_held_max: u64) {
+        self.memory[side].set_bytes_max(bytes_held_max.saturating_add(MEMORY_SLACK_BYTES));
     }
 
     fn sources(&self) -> [BorrowedFd<'_>; 2] {
@@ -95,18 +101,34 @@ fn offer(now: Nanos, len: usize, memory: &mut PacketMemory, direction: &mut Dire
         return;
     };
     let train = parsed.train();
+    if let Some(tap) = &mut direction.tap {
+        tap.record(now, Stage::Sent, [&memory.bytes(packet)[VNET_HEADER_BYTES..], &[]], None);
+    }
     if direction.offer(now, &train, packet) {
         (0..train.segments).for_each(|_| memory.share(packet));
     }
-    settle(memory, direction);
+    settle(memory, now, direction);
     memory.release(packet);
 }
 
 /// A packet is held by each of its runs, and by each of its segments that waits in a link.
-fn settle(memory: &mut PacketMemory, direction: &mut Direction<Handle>) {
-    let memory = std::cell::RefCell::new(memory);
-    direction
-        .settle(|packet| memory.borrow_mut().share(packet), |packet| memory.borrow_mut().release(packet));
+fn settle(memory: &mut PacketMemory, now: Nanos, direction: &mut Direction<Handle>) {
+    let memory = RefCell::new(memory);
+    direction.settle(
+        |packet| memory.borrow_mut().share(packet),
+        |packet| memory.borrow_mut().release(packet),
+        |tap, packet, segment, cause| {
+            let run = Run { first: segment, count: 1, deliver_at: 0, corrupt: None, mark: false };
+            record(tap, now, Stage::Dropped, memory.borrow().bytes(packet), &run, Some(cause));
+        },
+    );
+}
+
+/// Records the part of the packet in `bytes` that `run` names.
+fn record(tap: &mut Tap, now: Nanos, stage: Stage, bytes: &[u8], run: &Run, cause: Option<Cause>) {
+    let Some(packet) = Packet::parse(bytes) else { return };
+    let cut = packet.cut(run);
+    tap.record(now, stage, [&cut.headers()[VNET_HEADER_BYTES..], cut.payload], cause);
 }
 
 /// Writes the part of the packet in `bytes` that `run` names.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -140,6 +141,9 @@ struct NetworkArgs {
     /// Seed of every random decision: the same seed loses the same packets [default: 1, or as the topology's file says]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Record packets in FILE (pcapng): sent into each link, delivered, and dropped, with the reason
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
     /// How packets travel: `split` cuts big packets where single segments are lost; `held` leaves them in the kernel,
     /// which costs less but cannot; `auto` takes `held` for links from 2.5 Gbit/s on without loss, where it can
     /// (default of `run`; of `up` it is `split`, so that `set` can change anything)
@@ -327,7 +331,7 @@ impl Run {
         let Network { described, mut commands, seed } = self.network.network(EngineChoice::Auto)?;
         let on = self.on.clone().or_else(|| Some(described.hosts.first()?.name.clone())).unwrap_or_default();
         namespace::gain_rights()?;
-        let network = Running::start(described, seed)?;
+        let network = Running::start(described, seed, self.network.capture.as_deref())?;
         commands.extend(self.far.map(|command| HostCommand { host: "far".to_owned(), command }));
         let services = Services::start(&network, &commands)?;
         // Ctrl-C reaches the command by itself; this process stays to end the far one and to report.
@@ -357,6 +361,7 @@ impl Run {
         if !self.quiet {
             network.report()?.iter().for_each(|report| eprintln!("{report}"));
         }
+        network.finish().context("cannot write the capture")?;
         Ok(exit_code_of(status?))
     }
 }
@@ -394,7 +399,7 @@ impl Up {
         } else {
             None
         };
-        let mut network = Running::start(described, seed)?;
+        let mut network = Running::start(described, seed, self.network.capture.as_deref())?;
         let services = Services::start(&network, &commands)?;
         if let [first, second, ..] = &network.topology().hosts[..] {
             let (name, first, second) = (&self.name, &first.name, &second.name);
@@ -403,6 +408,7 @@ impl Up {
         detach_stdio()?;
         daemon.serve(&mut network, user.as_ref())?;
         drop(services);
+        network.finish().context("cannot write the capture")?;
         Ok(ExitCode::SUCCESS)
     }
 }
