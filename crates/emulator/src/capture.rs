@@ -107,9 +107,10 @@ impl Tap {
         let origin = *self.origin.get_or_insert_with(|| {
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(since)
         });
-        let len = parts[0].len() + parts[1].len();
+        let ethernet = ethernet_header(parts[0].first().or(parts[1].first()).map_or(0, |byte| byte >> 4));
+        let len = ethernet.len() + parts[0].len() + parts[1].len();
         let mut bytes = Vec::with_capacity(len.min(CAPTURE_SNAP_BYTES));
-        for part in parts {
+        for part in [&ethernet[..], parts[0], parts[1]] {
             bytes.extend_from_slice(&part[..part.len().min(CAPTURE_SNAP_BYTES - bytes.len())]);
         }
         let record = Record {
@@ -140,12 +141,20 @@ impl Cause {
     }
 }
 
+/// Between hosts that have no Ethernet addresses. Wireshark needs none of this, but libpcap 1.10 reads no file with
+/// several interfaces of bare IP.
+fn ethernet_header(ip_version: u8) -> [u8; 14] {
+    let mut header = [0; 14];
+    header[12..].copy_from_slice(if ip_version == 6 { &[0x86, 0xdd] } else { &[0x08, 0x00] });
+    header
+}
+
 // Block types, link type and options by the draft's names.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
-const LINKTYPE_RAW: u16 = 101;
+const LINKTYPE_ETHERNET: u16 = 1;
 const OPT_COMMENT: u16 = 1;
 const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;
@@ -180,7 +189,7 @@ fn section() -> Vec<u8> {
 }
 
 fn interface(name: &str) -> Vec<u8> {
-    let mut body = LINKTYPE_RAW.to_le_bytes().to_vec();
+    let mut body = LINKTYPE_ETHERNET.to_le_bytes().to_vec();
     body.extend(0u16.to_le_bytes());
     body.extend((CAPTURE_SNAP_BYTES as u32).to_le_bytes());
     body.extend(option(IF_NAME, name.as_bytes()));
@@ -238,11 +247,11 @@ mod tests {
             [&[SECTION_HEADER][..], &[INTERFACE_DESCRIPTION; 6], &[ENHANCED_PACKET; 2]].concat()
         );
         let (sent, dropped) = (blocks[7], blocks[8]);
-        assert_eq!((word(sent, 8), word(sent, 20), word(sent, 24)), (3, 5, 5));
-        assert_eq!(sent[28..33], [0x45, 0x45, 0x45, 1, 2]);
+        assert_eq!((word(sent, 8), word(sent, 20), word(sent, 24)), (3, 19, 19));
+        assert_eq!(sent[40..47], [0x08, 0, 0x45, 0x45, 0x45, 1, 2]);
         assert_eq!(
             (word(dropped, 8), word(dropped, 20), word(dropped, 24)),
-            (5, CAPTURE_SNAP_BYTES as u32, 3020)
+            (5, CAPTURE_SNAP_BYTES as u32, 3034)
         );
         let time = |block: &[u8]| u64::from(word(block, 12)) << 32 | u64::from(word(block, 16));
         assert_eq!(time(dropped) - time(sent), 1001);
