@@ -202,11 +202,20 @@ pub struct Counters {
     pub reordered: u64,
     /// Delivered, each counted once.
     pub delivered: u64,
+    /// Bytes of these, IP headers included.
+    #[serde(default)]
+    pub delivered_bytes: u64,
     /// Most bytes that ever waited for the wire.
     pub queue_bytes_max: u64,
 }
 
 impl Counters {
+    /// All that will not arrive.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped_queue + self.dropped_aqm + self.lost + self.lost_outage
+    }
+
     /// Of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -222,6 +231,7 @@ impl Counters {
             duplicated: self.duplicated + other.duplicated,
             reordered: self.reordered + other.reordered,
             delivered: self.delivered + other.delivered,
+            delivered_bytes: self.delivered_bytes + other.delivered_bytes,
             queue_bytes_max: self.queue_bytes_max.max(other.queue_bytes_max),
         }
     }
@@ -576,6 +586,7 @@ impl<P: Copy + PartialEq> Link<P> {
             return;
         }
         self.counters.delivered += 1;
+        self.counters.delivered_bytes += u64::from(segment.ip_bytes);
         let deliver_at = match event.overtakes {
             true => whole(self.free_at),
             false => self.arrival(self.free_at, segment.deviation),

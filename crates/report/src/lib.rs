@@ -13,6 +13,7 @@ pub mod summary;
 pub mod table;
 pub mod targets;
 pub mod trace;
+pub mod traffic;
 
 pub use record::{
     Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Said, Scenario, Usage,

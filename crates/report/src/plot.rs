@@ -1,4 +1,4 @@
-//! Plots as SVG: bars of a scenario's tools, many scenarios on one sheet, and a copy's throughput over time.
+//! Plots as SVG: bars of a scenario's tools, many scenarios on one sheet, a copy's throughput and a link's traffic over time.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -8,6 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use crate::record::{OURS, Run, Scenario};
 use crate::summary::Summary;
 use crate::trace::Trace;
+use crate::traffic::Traffic;
 
 /// Why a plot could not be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 const FONT: &str = "sans-serif";
 const OWN_COLOUR: RGBColor = RGBColor(0x1b, 0x6c, 0xa8);
 const RIVAL_COLOUR: RGBColor = RGBColor(0x9a, 0xa5, 0xb1);
+const AREA_COLOUR: RGBColor = RGBColor(0x5c, 0xb8, 0x5c);
 const INK: RGBColor = RGBColor(0x26, 0x2b, 0x33);
 const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xec);
 
@@ -107,6 +109,35 @@ pub fn throughput(trace: &Trace, title: &str) -> Result<String, PlotError> {
                 ("in the page cache, not on disk", RGBColor(0x8a, 0x5f, 0xb0), 2, cache),
             ],
         )
+    })
+}
+
+/// Traffic of links over time, as MRTG draws it: one way as an area, the other as a line; below it what waits and what
+/// is dropped.
+///
+/// # Errors
+/// [`PlotError`].
+pub fn traffic(links: &[Traffic]) -> Result<String, PlotError> {
+    const HEIGHT: u32 = 430;
+    draw((860, HEIGHT * links.len().max(1) as u32), |root| {
+        let areas = root.split_evenly((links.len().max(1), 1));
+        for (area, link) in areas.iter().zip(links) {
+            let area = area.titled(&link.name, (FONT, 17).into_font().color(&INK))?;
+            let (top, rest) = area.split_vertically(210);
+            let (middle, bottom) = rest.split_vertically(95);
+            let end = link.seconds().max(0.1);
+            let [forward, backward] = &link.ways;
+            let rate = |way| link.rate(way, |sample| sample.delivered_bytes as f64 * 8e-6);
+            let series = [(&**forward, AREA_COLOUR, 1, rate(0)), (&**backward, OWN_COLOUR, 2, rate(1))];
+            lines_over(&top, "Mbit/s", end, true, &series)?;
+            let waits = |way| link.value(way, |sample| sample.queue_bytes as f64 / f64::from(1 << 20));
+            let series = [("", AREA_COLOUR, 2, waits(0)), ("", OWN_COLOUR, 2, waits(1))];
+            lines_over(&middle, "MiB waiting", end, false, &series)?;
+            let drops = |way| link.rate(way, |sample| sample.dropped as f64);
+            let series = [("", AREA_COLOUR, 2, drops(0)), ("", OWN_COLOUR, 2, drops(1))];
+            lines_over(&bottom, "drops a second", end, false, &series)?;
+        }
+        Ok(())
     })
 }
 
@@ -199,6 +230,17 @@ type Series<'a> = (&'a str, RGBColor, u32, Vec<(f64, f64)>);
 
 /// Lines over time, with a legend where they have names.
 fn lines(area: &Area<'_>, unit: &str, end: f64, series: &[Series<'_>]) -> Result<(), PlotError> {
+    lines_over(area, unit, end, false, series)
+}
+
+/// The same, the first of them as an area if so.
+fn lines_over(
+    area: &Area<'_>,
+    unit: &str,
+    end: f64,
+    is_filled: bool,
+    series: &[Series<'_>],
+) -> Result<(), PlotError> {
     let values = series.iter().flat_map(|(_, _, _, points)| points.iter().map(|point| point.1));
     let top = values.fold(1.0, f64::max) * 1.1;
     let mut chart = ChartBuilder::on(area)
@@ -213,16 +255,20 @@ fn lines(area: &Area<'_>, unit: &str, end: f64, series: &[Series<'_>]) -> Result
         .bold_line_style(FAINT)
         .axis_style(FAINT)
         .y_labels(5)
-        .y_label_formatter(&|y| format!("{y:.0}"))
+        .y_label_formatter(&|y| format!("{y:.*}", usize::from(top < 5.0)))
         .x_desc("seconds")
         .y_desc(unit)
         .label_style((FONT, 12).into_font().color(&INK))
         .axis_desc_style((FONT, 12).into_font().transform(FontTransform::None).color(&INK))
         .draw()?;
     let mut named = false;
-    for (name, colour, width, points) in series {
-        let drawn =
-            chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(*width)))?;
+    for (number, (name, colour, width, points)) in series.iter().enumerate() {
+        let points = points.iter().copied();
+        let drawn = if is_filled && number == 0 {
+            chart.draw_series(AreaSeries::new(points, 0.0, colour.mix(0.6)))?
+        } else {
+            chart.draw_series(LineSeries::new(points, colour.stroke_width(*width)))?
+        };
         if !name.is_empty() {
             named = true;
             let (colour, width) = (*colour, *width);
@@ -248,6 +294,7 @@ mod tests {
     use crate::record::End;
     use crate::record::tests::{run, scenario};
     use crate::trace::Sample;
+    use crate::traffic;
 
     fn example() -> Scenario {
         scenario(vec![
@@ -273,6 +320,20 @@ mod tests {
         assert_eq!(svg.matches("889").count(), 3);
         assert!(overview(&[]).is_ok());
         assert!(bars(&scenario(Vec::new())).is_ok());
+    }
+
+    #[test]
+    fn traffic_becomes_an_area_and_a_line() {
+        let mut link = Traffic::new("wan", ["a->b".to_owned(), "b->a".to_owned()]);
+        for i in 0..50u32 {
+            let sample =
+                traffic::Sample { delivered_bytes: u64::from(i) << 20, ..traffic::Sample::default() };
+            link.add(f64::from(i) / 10.0, [sample, sample]);
+        }
+        let svg = super::traffic(&[link.clone(), link]).unwrap();
+        assert!(svg.contains("<polygon") && svg.contains("<polyline"));
+        assert_eq!((svg.matches("wan").count(), svg.matches("b-&gt;a").count()), (2, 2));
+        assert!(super::traffic(&[]).is_ok());
     }
 
     #[test]

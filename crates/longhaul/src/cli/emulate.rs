@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -15,7 +16,7 @@ use longhaul_emulator::aqm::Aqm;
 use longhaul_emulator::control::{Client, ControlError, Daemon, Name};
 use longhaul_emulator::delay::Jitter;
 use longhaul_emulator::dice::Probability;
-use longhaul_emulator::link::{Counters, Reorder};
+use longhaul_emulator::link::Reorder;
 use longhaul_emulator::loss::LossModel;
 use longhaul_emulator::namespace::{self, Namespace};
 use longhaul_emulator::outage::Outage;
@@ -24,6 +25,10 @@ use longhaul_emulator::report::{DirectionReport, LinkReport, ways};
 use longhaul_emulator::spec::QueueSpec;
 use longhaul_emulator::trace::Trace;
 use longhaul_emulator::{EngineChoice, LinkSpec, Network as Running, Topology};
+
+use longhaul_report::plot;
+use longhaul_report::traffic::{Sample, Traffic};
+use signal_hook::iterator::Signals;
 
 use super::{print_out, topology_file};
 use crate::units;
@@ -75,6 +80,9 @@ struct Run {
     /// No report at the end
     #[arg(short, long)]
     quiet: bool,
+    /// Draw the traffic over time to FILE (.svg)
+    #[arg(long, value_name = "FILE")]
+    graph: Option<PathBuf>,
     /// Command and arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -123,6 +131,9 @@ struct Show {
     /// Again and again until Ctrl-C, with the rates since the time before
     #[arg(long, value_name = "TIME", value_parser = units::duration, num_args = 0..=1, require_equals = true, default_missing_value = "1s")]
     watch: Option<Duration>,
+    /// Draw the traffic since the first look to FILE (.svg), anew each time
+    #[arg(long, value_name = "FILE", requires = "watch")]
+    graph: Option<PathBuf>,
 }
 
 /// End a running network
@@ -335,28 +346,27 @@ impl Run {
         commands.extend(self.far.map(|command| HostCommand { host: "far".to_owned(), command }));
         let services = Services::start(&network, &commands)?;
         // Ctrl-C reaches the command by itself; this process stays to end the far one and to report.
-        let mut signals = signal_hook::iterator::Signals::new([
+        let mut signals = Signals::new([
             signal_hook::consts::SIGINT,
             signal_hook::consts::SIGTERM,
             signal_hook::consts::SIGHUP,
         ])?;
+        let mut graph = self.graph.clone().map(Graph::new);
         let mut command = Command::new(&self.command[0]);
-        let near = network.spawn(&on, command.args(&self.command[1..]));
-        let status = near.map_err(anyhow::Error::from).and_then(|mut near| {
-            let pid = rustix::process::Pid::from_child(&near);
-            let handle = signals.handle();
-            let forward = std::thread::spawn(move || {
-                for signal in signals.forever().filter(|s| *s != signal_hook::consts::SIGINT) {
-                    if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
-                        let _ = rustix::process::kill_process(pid, signal); // gone already: fine
-                    }
-                }
-            });
-            let status = near.wait();
-            handle.close();
-            let _ = forward.join();
-            Ok(status?)
+        let child = network.spawn(&on, command.args(&self.command[1..]));
+        let status = std::thread::scope(|scope| {
+            let (done, end) = channel();
+            if let Some(graph) = &mut graph {
+                let network = &network;
+                scope.spawn(move || keep_looking(network, graph, &end));
+            }
+            let status = child.map_err(anyhow::Error::from).and_then(|child| wait_for(child, &mut signals));
+            drop(done);
+            status
         });
+        if let Some(graph) = graph {
+            graph.draw()?;
+        }
         drop(services);
         if !self.quiet {
             network.report()?.iter().for_each(|report| eprintln!("{report}"));
@@ -364,6 +374,24 @@ impl Run {
         network.finish().context("cannot write the capture")?;
         Ok(exit_code_of(status?))
     }
+}
+
+/// Waits for a command, and passes on to it what this process is asked to do.
+fn wait_for(mut child: Child, signals: &mut Signals) -> anyhow::Result<ExitStatus> {
+    let pid = rustix::process::Pid::from_child(&child);
+    let handle = signals.handle();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for signal in signals.forever().filter(|s| *s != signal_hook::consts::SIGINT) {
+                if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
+                    let _ = rustix::process::kill_process(pid, signal); // gone already: fine
+                }
+            }
+        });
+        let status = child.wait();
+        handle.close();
+        Ok(status?)
+    })
 }
 
 impl Up {
@@ -430,11 +458,10 @@ fn rates(old: &LinkReport, new: &LinkReport, time: Duration) -> String {
     let line = |name: &str, old: &DirectionReport, new: &DirectionReport| {
         let (then, now) = (old.counters, new.counters);
         let offered = now.bytes.saturating_sub(then.bytes) as f64 * 8.0 / time.as_secs_f64();
-        let dropped = |c: Counters| c.dropped_queue + c.dropped_aqm + c.lost + c.lost_outage;
         format!(
             "  {name}  now {} offered, {} packets lost or dropped, {} waiting\n",
             units::show_rate(offered),
-            dropped(now).saturating_sub(dropped(then)),
+            now.dropped().saturating_sub(then.dropped()),
             units::show_size(new.queue_bytes),
         )
     };
@@ -443,9 +470,65 @@ fn rates(old: &LinkReport, new: &LinkReport, time: Duration) -> String {
     line(&forward, &old.forward, &new.forward) + &line(&backward, &old.backward, &new.backward)
 }
 
+/// What passes the links, for a plot.
+struct Graph {
+    file: PathBuf,
+    began: Instant,
+    links: Vec<Traffic>,
+}
+
+impl Graph {
+    fn new(file: PathBuf) -> Self {
+        Self { file, began: Instant::now(), links: Vec::new() }
+    }
+
+    fn add(&mut self, reports: &[LinkReport]) {
+        if self.links.is_empty() {
+            let traffic = |report: &LinkReport| Traffic::new(&report.name, ways(&report.between));
+            self.links = reports.iter().map(traffic).collect();
+        }
+        let at = self.began.elapsed().as_secs_f64();
+        for (link, LinkReport { report, .. }) in self.links.iter_mut().zip(reports) {
+            link.add(
+                at,
+                [&report.forward, &report.backward].map(|way| Sample {
+                    delivered_bytes: way.counters.delivered_bytes,
+                    dropped: way.counters.dropped(),
+                    queue_bytes: way.queue_bytes,
+                }),
+            );
+        }
+    }
+
+    /// Whoever reads the file meanwhile finds the old one or the new one.
+    fn draw(&self) -> anyhow::Result<()> {
+        let cannot = || format!("cannot write {}", self.file.display());
+        let mut part = self.file.clone().into_os_string();
+        part.push(".part");
+        std::fs::write(&part, plot::traffic(&self.links)?).with_context(cannot)?;
+        std::fs::rename(&part, &self.file).with_context(cannot)
+    }
+}
+
+/// How often a graph's traffic is looked at: ten times in the shortest run that a person would look at.
+const GRAPH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Adds to a graph until told to end.
+fn keep_looking(network: &Running, graph: &mut Graph, end: &Receiver<()>) {
+    loop {
+        if let Ok(reports) = network.report() {
+            graph.add(&reports);
+        }
+        if end.recv_timeout(GRAPH_INTERVAL) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}
+
 impl Show {
     fn run(self) -> anyhow::Result<ExitCode> {
         let mut before: Option<(Instant, Vec<LinkReport>)> = None;
+        let mut graph = self.graph.map(Graph::new);
         loop {
             let reports = match Client::connect(self.name.clone()).and_then(Client::show) {
                 // It was up, and has been taken down: nothing is wrong.
@@ -455,6 +538,10 @@ impl Show {
                 reports => reports?,
             };
             let now = Instant::now();
+            if let Some(graph) = &mut graph {
+                graph.add(&reports);
+                graph.draw()?;
+            }
             let mut text = String::new();
             for (number, report) in reports.iter().enumerate() {
                 let line = if self.json { serde_json::to_string(report)? } else { report.to_string() };
