@@ -33,6 +33,8 @@ mod selection;
 mod source_change;
 #[path = "whole/ssh.rs"]
 mod ssh;
+#[path = "whole/topology.rs"]
+mod topology;
 #[path = "whole/trust.rs"]
 mod trust;
 #[path = "whole/udp_blocked.rs"]

@@ -351,7 +351,15 @@ impl Client {
             }
             Ok((serde_json::from_slice(&text)?, fds))
         };
-        match exchange().map_err(self.name.io())? {
+        let has_died = |error: &io::Error| {
+            use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+            matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+        };
+        let answer = exchange().map_err(|error| match has_died(&error) {
+            true => ControlError::NotUp(self.name.0.clone()),
+            false => self.name.io()(error),
+        });
+        match answer? {
             (Answer::Refused(reason), _) => Err(ControlError::Refused(reason)),
             answer => Ok(answer),
         }

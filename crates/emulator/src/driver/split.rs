@@ -157,6 +157,6 @@ fn write_run(device: &Tun, bytes: &[u8], run: &Run) -> io::Result<()> {
 fn touched_bytes(config: &LinkConfig) -> u64 {
     match config.rate_bps {
         Some(_) => config.bytes_held_max().min(MEMORY_TOUCHED_BYTES_MAX),
-        None => 64 << 20,
+        None => config.bytes_held_max().min(64 << 20),
     }
 }

@@ -64,6 +64,8 @@ enum Action {
     Down(Down),
     #[command(hide = true)]
     Daemon(Up),
+    #[command(hide = true)]
+    Guard(Guard),
 }
 
 /// Run a command on host `near` behind the link; exits as the command does
@@ -191,15 +193,40 @@ pub(super) struct HostCommand {
     pub(super) command: OsString,
 }
 
+/// Runs a shell command and ends it, with all that it has started, when the standard input ends: when the process that
+/// wanted it is no more, whatever has become of that
+#[derive(Debug, Args)]
+struct Guard {
+    command: OsString,
+}
+
+impl Guard {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let mut child = shell(&self.command).stdin(Stdio::null()).spawn()?;
+        std::thread::spawn(|| {
+            let _ = io::copy(&mut io::stdin(), &mut io::sink()); // an error is an end too
+            let group = rustix::process::getpgrp();
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL); // it is this one
+        });
+        Ok(exit_code_of(child.wait()?))
+    }
+}
+
 /// Hosts' own commands while they run; ended with all that they have started.
 struct Services(Vec<Child>);
 
 impl Services {
-    /// Starts each and waits until it listens.
-    fn start(network: &Running, commands: &[HostCommand]) -> anyhow::Result<Self> {
+    /// Starts each and waits until it listens. Whoever goes to the background lets nobody wait for their words.
+    fn start(network: &Running, commands: &[HostCommand], is_heard: bool) -> anyhow::Result<Self> {
         let mut services = Self(Vec::new());
         for HostCommand { host, command } in commands {
-            let mut child = network.spawn(host, shell(command).stdin(Stdio::null()).process_group(0))?;
+            let mut guard = Command::new(std::env::current_exe()?);
+            guard.args(["emulate", "guard"]).arg("--").arg(command);
+            if !is_heard {
+                guard.stdout(Stdio::null()).stderr(Stdio::null());
+            }
+            // Its other end is this process's alone.
+            let mut child = network.spawn(host, guard.stdin(Stdio::piped()).process_group(0))?;
             let heard = network.namespace(host).map(|namespace| wait_until_it_listens(namespace, &mut child));
             services.0.push(child);
             heard.transpose()?;
@@ -319,6 +346,7 @@ impl Emulate {
             Action::Run(run) => run.run(),
             Action::Up(up) => up.up(),
             Action::Daemon(up) => up.daemon(),
+            Action::Guard(guard) => guard.run(),
             Action::Exec(exec) => exec.run(),
             Action::Set(set) => {
                 Client::connect(set.name)?.set(set.link, set.rule, set.settings.spec())?;
@@ -344,7 +372,7 @@ impl Run {
         namespace::gain_rights()?;
         let network = Running::start(described, seed, self.network.capture.as_deref())?;
         commands.extend(self.far.map(|command| HostCommand { host: "far".to_owned(), command }));
-        let services = Services::start(&network, &commands)?;
+        let services = Services::start(&network, &commands, true)?;
         // Ctrl-C reaches the command by itself; this process stays to end the far one and to report.
         let mut signals = Signals::new([
             signal_hook::consts::SIGINT,
@@ -428,7 +456,7 @@ impl Up {
             None
         };
         let mut network = Running::start(described, seed, self.network.capture.as_deref())?;
-        let services = Services::start(&network, &commands)?;
+        let services = Services::start(&network, &commands, false)?;
         if let [first, second, ..] = &network.topology().hosts[..] {
             let (name, first, second) = (&self.name, &first.name, &second.name);
             print_out(&format!("{name} is up: `longhaul emulate exec {name} {first} -- ping {second}`\n"))?;
