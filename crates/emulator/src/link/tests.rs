@@ -82,6 +82,23 @@ fn a_day_of_full_rate_does_not_drift() {
 }
 
 #[test]
+fn a_whole_day_does_not_drift() {
+    // A full packet takes 20 ms, at one rate or at two that change by the second.
+    let step =
+        |at, rate_bps| Step { at: Duration::from_secs(at), rate_bps: Some(rate_bps), ..Step::default() };
+    let trace = Trace::new(vec![step(0, 1_000_000), step(1, 230_400)], Some(Duration::from_secs(2))).unwrap();
+    let rate = LinkConfig { rate_bps: Some(615_200), ..LinkConfig::default() };
+    for config in [rate, LinkConfig { trace: Some(trace), ..LinkConfig::default() }] {
+        let mut link = link(config);
+        let (day, mut last) = (86_400_000 * MS, 0);
+        for second in (0..86_400).step_by(2) {
+            last = offer(&mut link, second * 1000 * MS, &train(1, 100)).last().unwrap().deliver_at;
+        }
+        assert!(last.abs_diff(day) < 1000, "{} ns", day.abs_diff(last));
+    }
+}
+
+#[test]
 fn a_slow_link_delivers_in_parts_of_a_millisecond() {
     let mut link = link(LinkConfig { rate_bps: Some(100_000_000), ..LinkConfig::default() });
     let runs = offer(&mut link, 0, &train(1, 45));
