@@ -6,7 +6,7 @@
 //!
 //! Map: [`bench`], [`targets`] and [`demo`] are the commands; [`course`] runs one tool once over a link and judges the
 //! outcome; [`tool`] knows each rival, [`server`] what serves it, [`stream`] what the machine carries without a copy;
-//! [`link`] is the emulated network, [`pair`] one without an emulator, [`data`] what is copied,
+//! [`model`] asks the emulator's model without a network; [`link`] is the emulated network, [`pair`] one without an emulator, [`data`] what is copied,
 //! [`limited`] a command under a time limit, [`usage`] what it takes of the machine, [`environment`] the machine.
 
 mod bench;
@@ -16,6 +16,7 @@ mod demo;
 mod environment;
 mod limited;
 mod link;
+mod model;
 mod pair;
 mod places;
 mod server;
@@ -65,6 +66,7 @@ enum Action {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Copy(bench::CopyBench),
+    Model(model::ModelBench),
     Targets(targets::TargetsBench),
 }
 
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
     limited::note_interrupts();
     let result = match Cli::parse().action {
         Action::Bench { what: Bench::Copy(copy) } => copy.run(),
+        Action::Bench { what: Bench::Model(model) } => model.run(),
         Action::Bench { what: Bench::Targets(targets) } => targets.run(),
         Action::Demo(demo) => demo.run(),
         Action::Plot(plot) => plot.run(),
