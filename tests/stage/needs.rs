@@ -25,6 +25,8 @@ pub(crate) enum Need {
     /// A user without rights, who can run this build.
     Nobody,
     Iptables,
+    /// The kernel's own emulator.
+    Netem,
     Ping,
     Ss,
     Sshd,
@@ -58,6 +60,14 @@ impl Need {
             Self::Iptables => {
                 (!has("iptables")).then_some(("iptables", "install with apt-get install iptables"))
             }
+            Self::Netem => (!succeeds(
+                Command::new(super::LONGHAUL)
+                    .args(["emulate", "run", "--engine", "netem", "--rtt", "1ms", "--quiet", "--", "true"]),
+            ))
+            .then_some((
+                "a kernel with netem (sch_netem), and tc",
+                "run where there is one, such as a User Mode Linux guest, with apt-get install iproute2",
+            )),
             Self::Ping => (!has("ping")).then_some(("ping", "install with apt-get install iputils-ping")),
             Self::Ss => (!has("ss")).then_some(("ss", "install with apt-get install iproute2")),
             Self::Sshd => (!(Path::new(super::SSHD).exists() && has("ssh") && has("ssh-keygen")))

@@ -118,6 +118,39 @@ fn packets_can_be_held_in_the_kernel() {
 }
 
 #[test]
+fn the_kernels_own_emulator_can_be_asked() {
+    require!(Need::Emulator, Need::Netem, Need::Ping);
+    let name = format!("test-netem-{}", std::process::id());
+    let emulate = |words: &[&str]| {
+        let output = Command::new(LONGHAUL).arg("emulate").args(words).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let link = ["--rtt", "40ms", "--rate", "10Mbit", "--queue", "50p", "--engine", "netem"];
+    let (code, said) = emulate(&[&["up", &name], &link[..]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let ping = |count: &str| {
+        emulate(&["exec", &name, "near", "--", "ping", "-c", count, "-i", "0.02", "-W", "1", "far"])
+    };
+    let (code, said) = ping("5");
+    let least = said.split("min/avg/max/mdev = ").nth(1).and_then(|rest| rest.split('/').next());
+    let least: f64 = least.and_then(|ms| ms.parse().ok()).unwrap_or_else(|| panic!("{said}"));
+    assert!(code == Some(0) && (40.0..60.0).contains(&least), "{said}");
+    // What it cannot do is named, and changes nothing.
+    let (code, said) = emulate(&["set", &name, "--outage", "1s+1s"]);
+    assert!(code == Some(2) && said.contains("`--outage` has no counterpart in netem"), "{said}");
+    assert_eq!(ping("1").0, Some(0));
+    let (code, said) = emulate(&["set", &name, "--loss", "100%,0", "--jitter", "1ms:normal"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(ping("3").0, Some(1), "a dead link answers nothing");
+    let (code, said) = emulate(&["show", &name]);
+    assert!(code == Some(0) && said.contains("emulated by netem") && said.contains("lost 3 "), "{said}");
+    assert_eq!(emulate(&["set", &name, "--loss", "0", "--jitter", "0"]).0, Some(0));
+    assert_eq!(ping("3").0, Some(0), "{}", emulate(&["show", &name]).1);
+    assert_eq!(emulate(&["down", &name]).0, Some(0));
+}
+
+#[test]
 fn packets_are_treated_as_the_link_is_described() {
     require!(Need::Emulator, Need::Ping);
     // What `ping` and the link's report say.

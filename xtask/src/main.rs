@@ -6,8 +6,8 @@
 //!
 //! Map: [`bench`], [`targets`] and [`demo`] are the commands; [`course`] runs one tool once over a link and judges the
 //! outcome; [`tool`] knows each rival, [`server`] what serves it, [`stream`] what the machine carries without a copy;
-//! [`model`] asks the emulator's model without a network; [`link`] is the emulated network, [`pair`] one without an emulator, [`data`] what is copied,
-//! [`limited`] a command under a time limit, [`usage`] what it takes of the machine, [`environment`] the machine.
+//! [`model`] asks the emulator's model without a network, [`netem`] compares it with the kernel's by what [`probe`] finds;
+//! [`link`] is the emulated network, [`pair`] one without an emulator, [`data`] what is copied, [`limited`] a command under a time limit, [`usage`] what it takes of the machine, [`environment`] the machine.
 
 mod bench;
 mod course;
@@ -17,8 +17,10 @@ mod environment;
 mod limited;
 mod link;
 mod model;
+mod netem;
 mod pair;
 mod places;
+mod probe;
 mod server;
 mod show;
 mod stream;
@@ -61,6 +63,11 @@ enum Action {
     Demo(demo::Demo),
     Plot(show::Plot),
     Table(show::Table),
+    #[command(hide = true)]
+    Probe {
+        #[command(subcommand)]
+        what: probe::Probe,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -68,6 +75,7 @@ enum Bench {
     Copy(bench::CopyBench),
     Model(model::ModelBench),
     Targets(targets::TargetsBench),
+    Netem(netem::NetemBench),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +84,8 @@ fn main() -> ExitCode {
         Action::Bench { what: Bench::Copy(copy) } => copy.run(),
         Action::Bench { what: Bench::Model(model) } => model.run(),
         Action::Bench { what: Bench::Targets(targets) } => targets.run(),
+        Action::Bench { what: Bench::Netem(netem) } => netem.run(),
+        Action::Probe { what } => what.run(),
         Action::Demo(demo) => demo.run(),
         Action::Plot(plot) => plot.run(),
         Action::Table(table) => table.run(),

@@ -52,8 +52,8 @@ const PARETO_MEAN: f64 = 1.5;
 const PARETO_DEVIATION: f64 = 0.866_025_403_784_438_6;
 
 impl Shape {
-    /// The value that a share `u` of all lies below.
-    fn quantile(&self, u: f64) -> Option<f64> {
+    /// The value that a share `u` of all lies below; none for the normal distribution, which has no such formula.
+    pub(crate) fn quantile(&self, u: f64) -> Option<f64> {
         match self {
             Self::Uniform => Some(2.0 * u - 1.0),
             Self::Normal => None,

@@ -79,6 +79,14 @@ impl Interface {
         netlink::ask(&netlink::socket(None)?, &mut message)
     }
 
+    /// Packets of more segments than this are cut before the device gets them. By netlink, as there is no ioctl for it.
+    pub(crate) fn set_gso_segments(&self, segments: u32) -> io::Result<()> {
+        let header = InterfaceHeader { index: self.index()?, ..InterfaceHeader::default() };
+        let mut message = Message::new(libc::RTM_NEWLINK, libc::NLM_F_ACK, header.as_bytes());
+        message.put(libc::IFLA_GSO_MAX_SEGS, &segments.to_ne_bytes());
+        netlink::ask(&netlink::socket(None)?, &mut message)
+    }
+
     fn index(&self) -> io::Result<u32> {
         Ok(rustix::net::netdevice::name_to_index(&self.socket, &self.name)?)
     }

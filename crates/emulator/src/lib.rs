@@ -1,7 +1,7 @@
 //! A long fat network on one machine.
 //!
 //! Hosts (network namespaces) are joined by links whose delay, rate, queue and losses are decided by a pure model and
-//! carried out by a packet driver in user space: no kernel module, no `tc netem`.
+//! carried out by a packet driver in user space: no kernel module, and no netem unless it is asked for.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -28,6 +28,7 @@
 //! | [`memory`] | where packets wait |
 //! | `driver` | takes, holds and delivers packets, by one of two engines |
 //! | [`tun`], [`namespace`] | devices and hosts |
+//! | [`netem`] | the kernel's own emulator between the hosts, to compare with |
 //! | `nfqueue`, `interface`, `netlink` | what is asked of the kernel |
 //! | [`processors`] | what this machine's host leaves of them |
 //! | `capture` | a record of packets before and after a link |
@@ -49,6 +50,7 @@ pub mod link;
 pub mod loss;
 pub mod memory;
 pub mod namespace;
+pub mod netem;
 mod netlink;
 pub mod network;
 mod nfqueue;

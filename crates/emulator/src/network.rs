@@ -15,6 +15,7 @@ use crate::interface::{Interface, bring_up_loopback, create_pair, route_host, ro
 use crate::limits::HELD_FROM_RATE_BPS;
 use crate::link::{LinkConfig, LinkPair};
 use crate::namespace::{Namespace, NamespaceError};
+use crate::netem::{self, Netem, NetemError};
 use crate::nfqueue::PacketQueue;
 use crate::report::{LinkReport, Report, ways};
 use crate::spec::{LinkSpec, SpecError};
@@ -27,7 +28,7 @@ impl EngineChoice {
         let is_fast = |config: &LinkConfig| config.rate_bps.is_none_or(|rate| rate >= HELD_FROM_RATE_BPS);
         match self {
             Self::Auto => can_be_held(link) && (is_fast(&link.forward) || is_fast(&link.backward)),
-            Self::Split => false,
+            Self::Split | Self::Netem => false,
             Self::Held => true,
         }
     }
@@ -61,9 +62,9 @@ pub enum StartError {
     /// The driver could not start.
     #[error("cannot start the packet driver: {0}")]
     Driver(#[from] std::io::Error),
-    /// Packets cannot be held in the kernel.
-    #[error("cannot hold packets in the kernel: {step}: {source}; `--engine split` does without")]
-    Held {
+    /// The hosts cannot be joined, or packets held, in the kernel.
+    #[error("cannot carry packets in the kernel: {step}: {source}; `--engine split` does without")]
+    InKernel {
         /// What was being done.
         step: &'static str,
         /// The answer.
@@ -78,17 +79,20 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// What is held in the kernel is not seen when it goes on.
-    #[error("a capture needs packets that pass through this program: leave out `--engine held`")]
-    HeldCapture,
+    #[error("a capture needs packets that pass through this program: leave out `--engine`")]
+    CaptureInKernel,
     /// Segments of a packet that is held whole cannot be lost one by one.
     #[error(
         "what happens to single segments, as loss and jitter, needs packets that can be split: leave out `--engine held`"
     )]
     NotWhole,
+    /// Not by netem.
+    #[error(transparent)]
+    Netem(#[from] NetemError),
 }
 
 /// Why a link was not changed.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum SetError {
     /// Nobody is there to change it.
     #[error(transparent)]
@@ -121,21 +125,63 @@ pub enum SetError {
          bring it up with `--engine split`"
     )]
     NotWhole,
+    /// Not by netem.
+    #[error(transparent)]
+    Netem(#[from] NetemError),
 }
 
-/// A link and its driver.
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// Nobody is there to make it.
+    #[error(transparent)]
+    Gone(#[from] DriverGone),
+    /// netem does not tell.
+    #[error(transparent)]
+    Netem(#[from] NetemError),
+}
+
+/// What carries packets between a link's hosts.
 #[derive(Debug)]
-struct RunningLink {
-    driver: DriverHandle,
-    thread: Option<JoinHandle<std::io::Result<()>>>,
-    /// Between its hosts, where packets are held in the kernel.
-    middle: Option<Namespace>,
+enum RunningLink {
+    Driver {
+        driver: DriverHandle,
+        thread: Option<JoinHandle<std::io::Result<()>>>,
+        /// Between its hosts, where packets are held in the kernel.
+        middle: Option<Namespace>,
+    },
+    Netem(Box<Netem>),
+}
+
+impl RunningLink {
+    fn stop(&self) {
+        if let Self::Driver { driver, .. } = self {
+            driver.stop();
+        }
+    }
+
+    fn set(&self, link: LinkPair) -> Result<(), SetError> {
+        match self {
+            Self::Driver { middle: Some(_), .. } if !can_be_held(&link) => Err(SetError::NotWhole),
+            Self::Driver { driver, .. } => Ok(driver.set(link)?),
+            Self::Netem(netem) => Ok(netem.set(link)?),
+        }
+    }
+
+    fn report(&self) -> Result<Report, ReportError> {
+        match self {
+            Self::Driver { driver, .. } => Ok(driver.report()?),
+            Self::Netem(netem) => Ok(netem.report()?),
+        }
+    }
 }
 
 impl Drop for RunningLink {
     fn drop(&mut self) {
-        self.driver.stop();
-        if let Some(thread) = self.thread.take() {
+        self.stop();
+        if let Self::Driver { thread, .. } = self
+            && let Some(thread) = thread.take()
+        {
             drop(thread.join()); // its result was in the reports
         }
     }
@@ -216,8 +262,11 @@ impl Network {
         let taps =
             [0, 1].map(|side| self.capture.as_ref().and_then(|capture| capture.tap(number * 2 + side)));
         let is_recorded = self.capture.is_some();
-        if is_recorded && wire.engine == EngineChoice::Held {
-            return Err(StartError::HeldCapture);
+        if is_recorded && matches!(wire.engine, EngineChoice::Held | EngineChoice::Netem) {
+            return Err(StartError::CaptureInKernel);
+        }
+        if wire.engine == EngineChoice::Netem {
+            return start_netem(wire, ends, hosts, link);
         }
         if !is_recorded && wire.engine.tries_held(&link) {
             match start_held(wire, ends, hosts, link.clone(), dice) {
@@ -296,10 +345,7 @@ impl Network {
         };
         *spec = spec.merge(change);
         let pair = changed.resolve()?;
-        if self.links[number].middle.is_some() && !can_be_held(&pair) {
-            return Err(SetError::NotWhole);
-        }
-        self.links[number].driver.set(pair)?;
+        self.links[number].set(pair)?;
         self.topology.links[number] = changed;
         Ok(())
     }
@@ -309,7 +355,7 @@ impl Network {
     /// # Errors
     /// When the capture could not be written.
     pub fn finish(mut self) -> std::io::Result<()> {
-        self.links.iter().for_each(|link| link.driver.stop());
+        self.links.iter().for_each(RunningLink::stop);
         self.links.clear();
         self.capture.as_mut().map_or(Ok(()), Capture::finish)
     }
@@ -317,13 +363,13 @@ impl Network {
     /// What has happened on each link so far.
     ///
     /// # Errors
-    /// [`DriverGone`].
-    pub fn report(&self) -> Result<Vec<LinkReport>, DriverGone> {
+    /// [`ReportError`].
+    pub fn report(&self) -> Result<Vec<LinkReport>, ReportError> {
         let links = self.topology.links.iter().zip(&self.links);
         links
             .map(|(wire, running)| {
                 let (name, between) = (wire.name.clone(), wire.between.clone());
-                running.driver.report().map(|report: Report| LinkReport { name, between, report })
+                running.report().map(|report| LinkReport { name, between, report })
             })
             .collect()
     }
@@ -332,7 +378,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         // All at once, before each is waited for.
-        self.links.iter().for_each(|link| link.driver.stop());
+        self.links.iter().for_each(RunningLink::stop);
         self.links.clear();
         if let Some(mut capture) = self.capture.take() {
             drop(capture.finish()); // whoever wants to know has asked before
@@ -354,7 +400,7 @@ fn run<E: Engine + Send + 'static>(
 ) -> Result<RunningLink, StartError> {
     let (driver, handle) = Driver::new(engine, link, dice, ways(&wire.between), taps)?;
     let thread = std::thread::Builder::new().name("link".into()).spawn(move || driver.run())?;
-    Ok(RunningLink { driver: handle, thread: Some(thread), middle })
+    Ok(RunningLink::Driver { driver: handle, thread: Some(thread), middle })
 }
 
 fn start_held(
@@ -367,11 +413,42 @@ fn start_held(
     let name = &wire.name;
     let (middle, queues) = Namespace::create(|| make_middle(name, ends, hosts))?;
     let [first, second] = queues?;
-    for (end, host) in ends.iter().zip(hosts) {
-        host.run(|| address_host(name, *end))?
-            .map_err(|source| StartError::Held { step: "set the hosts' addresses", source })?;
-    }
+    address_hosts(name, ends, hosts)?;
     run(HeldEngine::new(first, second), Some(middle), wire, link, dice, [None, None])
+}
+
+fn start_netem(
+    wire: &Wire,
+    ends: [End; 2],
+    hosts: [&Namespace; 2],
+    link: LinkPair,
+) -> Result<RunningLink, StartError> {
+    netem::check(&link)?;
+    let name = &wire.name;
+    let (middle, joined) = Namespace::create(|| {
+        join_hosts(name, ends, hosts)?;
+        for (side, end) in SIDES.iter().zip(ends) {
+            // A kernel without IPv6 still has a usable IPv4 link.
+            drop(route_host(end.ipv6().into(), side));
+        }
+        in_kernel("turn on forwarding", forward())
+    })?;
+    joined?;
+    address_hosts(name, ends, hosts)?;
+    for host in hosts {
+        // netem treats a packet of many segments as one.
+        let cut = host.run(|| Interface::named(name)?.set_gso_segments(1))?;
+        in_kernel("have big packets cut", cut)?;
+    }
+    let [first, second] = SIDES;
+    Ok(RunningLink::Netem(Box::new(Netem::start(middle, [second, first], ways(&wire.between), link)?)))
+}
+
+fn address_hosts(name: &str, ends: [End; 2], hosts: [&Namespace; 2]) -> Result<(), StartError> {
+    for (end, host) in ends.iter().zip(hosts) {
+        in_kernel("set the hosts' addresses", host.run(|| address_host(name, *end))?)?;
+    }
+    Ok(())
 }
 
 fn address_host(name: &str, end: End) -> std::io::Result<()> {
@@ -385,19 +462,28 @@ fn address_host(name: &str, end: End) -> std::io::Result<()> {
 /// Devices in the namespace between two hosts, to the first and the second.
 const SIDES: [&str; 2] = ["first", "second"];
 
-/// In the namespace between two hosts: a device to each, and what they send waits in queue 0 or 1.
-fn make_middle(name: &str, ends: [End; 2], hosts: [&Namespace; 2]) -> Result<[PacketQueue; 2], StartError> {
-    let failed = |step| move |source| StartError::Held { step, source };
+/// In the namespace between two hosts: a device to each, and a route to its end.
+fn join_hosts(name: &str, ends: [End; 2], hosts: [&Namespace; 2]) -> Result<(), StartError> {
     for ((side, end), host) in SIDES.iter().zip(ends).zip(hosts) {
-        create_pair(side, name, host.as_fd()).map_err(failed("make the hosts' devices"))?;
-        Interface::named(side).and_then(|d| d.bring_up()).map_err(failed("bring up a device"))?;
-        route_host(end.ipv4().into(), side).map_err(failed("set a route"))?;
+        in_kernel("make the hosts' devices", create_pair(side, name, host.as_fd()))?;
+        in_kernel("bring up a device", Interface::named(side).and_then(|d| d.bring_up()))?;
+        in_kernel("set a route", route_host(end.ipv4().into(), side))?;
     }
+    Ok(())
+}
+
+fn in_kernel<T>(step: &'static str, result: std::io::Result<T>) -> Result<T, StartError> {
+    result.map_err(|source| StartError::InKernel { step, source })
+}
+
+/// In the namespace between two hosts: what they send waits in queue 0 or 1.
+fn make_middle(name: &str, ends: [End; 2], hosts: [&Namespace; 2]) -> Result<[PacketQueue; 2], StartError> {
+    join_hosts(name, ends, hosts)?;
     let queues = [PacketQueue::bind(0), PacketQueue::bind(1)];
-    let [first, second] = queues.map(|queue| queue.map_err(failed("bind a packet queue (NFQUEUE)")));
+    let [first, second] = queues.map(|queue| in_kernel("bind a packet queue (NFQUEUE)", queue));
     // The rules first: nothing may pass the link by.
-    queue_forwarded(IPTABLES).map_err(failed("set the rules with iptables"))?;
-    forward_ipv4().map_err(failed("turn on forwarding"))?;
+    in_kernel("set the rules with iptables", queue_forwarded(IPTABLES))?;
+    in_kernel("turn on forwarding", forward_ipv4())?;
     // Without its rules, or on a kernel without it, IPv6 just stays off.
     drop(queue_ipv6(ends));
     Ok([first?, second?])

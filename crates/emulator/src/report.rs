@@ -180,11 +180,12 @@ impl fmt::Display for Told<'_> {
         for (name, d) in ways.iter().zip([&report.forward, &report.backward]) {
             write!(f, "  {name}  ")?;
             write_counters(f, &d.counters)?;
-            writeln!(
-                f,
-                "; late by p50 {} us, p99 {} us, max {} us",
-                d.lateness.p50_us, d.lateness.p99_us, d.lateness.max_us
-            )?;
+            // An engine that cannot tell has none.
+            if d.lateness != Lateness::default() {
+                let Lateness { p50_us, p99_us, max_us } = d.lateness;
+                write!(f, "; late by p50 {p50_us} us, p99 {p99_us} us, max {max_us} us")?;
+            }
+            writeln!(f)?;
             for rule in d.rules.iter().filter(|rule| rule.counters.segments > 0) {
                 write!(f, "    rule {}: ", rule.name)?;
                 write_counters(f, &rule.counters)?;

@@ -22,6 +22,8 @@ pub enum EngineChoice {
     Split,
     /// Held whole in the kernel.
     Held,
+    /// By the kernel's own emulator; see [`netem`](crate::netem).
+    Netem,
 }
 
 /// A host.

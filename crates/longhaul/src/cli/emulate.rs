@@ -159,7 +159,8 @@ struct NetworkArgs {
     capture: Option<PathBuf>,
     /// How packets travel: `split` cuts big packets where single segments are lost; `held` leaves them in the kernel,
     /// which costs less but cannot; `auto` takes `held` for links from 2.5 Gbit/s on without loss, where it can
-    /// (default of `run`; of `up` it is `split`, so that `set` can change anything)
+    /// (default of `run`; of `up` it is `split`, so that `set` can change anything); `netem` is the kernel's own emulator,
+    /// where it has one, to compare with: it repeats no run and knows fewer settings
     #[arg(long, value_name = "HOW")]
     engine: Option<EngineArg>,
 }
@@ -248,6 +249,7 @@ pub(super) enum EngineArg {
     Auto,
     Split,
     Held,
+    Netem,
 }
 
 impl From<EngineArg> for EngineChoice {
@@ -256,6 +258,7 @@ impl From<EngineArg> for EngineChoice {
             EngineArg::Auto => Self::Auto,
             EngineArg::Split => Self::Split,
             EngineArg::Held => Self::Held,
+            EngineArg::Netem => Self::Netem,
         }
     }
 }
