@@ -5,7 +5,7 @@
 PACKAGES_BUILD = gcc libc6-dev
 PACKAGES_TEST  = iproute2 iptables iputils-ping openssh-client openssh-server attr util-linux
 PACKAGES_DEMO  = iproute2 iptables openssh-client openssh-server rsync xz-utils
-PACKAGES_BENCH = $(PACKAGES_DEMO) rclone aria2 nginx-light xrootd-server xrootd-client iperf3 openssl
+PACKAGES_BENCH = $(PACKAGES_DEMO) rclone aria2 nginx-light xrootd-server xrootd-client iperf3 openssl iputils-ping
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 SKIPS  = $(abspath $(TARGET))/skipped-tests.txt
@@ -32,7 +32,9 @@ fast:
 bench:
 	@scripts/prepare $(PACKAGES_BUILD) $(PACKAGES_BENCH)
 	cargo build --release --locked --package longhaul --package xtask
-	$(TARGET)/release/xtask bench targets; held=$$?; $(TARGET)/release/xtask bench copy && exit $$held
+	$(TARGET)/release/xtask bench emulator; true_to=$$?; \
+	$(TARGET)/release/xtask bench targets; held=$$?; \
+	$(TARGET)/release/xtask bench copy && exit $$((true_to > held ? true_to : held))
 
 install:
 	cargo install --locked --path crates/longhaul

@@ -33,6 +33,16 @@ pub(crate) fn check_interrupt() -> anyhow::Result<()> {
     if INTERRUPTED.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
 }
 
+/// Waits, but not when the user has asked for the end.
+pub(crate) fn rest(time: Duration) -> anyhow::Result<()> {
+    let end = Instant::now() + time;
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        check_interrupt()?;
+        std::thread::sleep(left.min(Duration::from_millis(100)));
+    }
+    Ok(())
+}
+
 /// A running command, and its group; both end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Limited {

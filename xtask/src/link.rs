@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -155,10 +156,13 @@ enum Means {
 }
 
 impl Means {
-    fn emulated(longhaul: &Path, shape: &LinkShape, seed: u32) -> anyhow::Result<Self> {
-        let name = format!("xtask-{}", std::process::id());
+    fn emulated(longhaul: &Path, options: &[String]) -> anyhow::Result<Self> {
+        static LINKS: AtomicU32 = AtomicU32::new(0);
+        // The name of a link that has just been taken down may be in use for another moment.
+        let number = LINKS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("xtask-{}-{number}", std::process::id());
         let mut up = Command::new(longhaul);
-        up.args(["emulate", "up", &name]).args(shape.options(&seed.to_string()));
+        up.args(["emulate", "up", &name]).args(options);
         checked(&mut up).context("cannot bring up the emulated link")?;
         Ok(Self::Emulated { longhaul: longhaul.to_owned(), name })
     }
@@ -168,9 +172,18 @@ impl Network {
     /// Brings it up. The same `seed` loses the same packets.
     pub(crate) fn up(longhaul: &Path, between: Between<'_>, seed: u32) -> anyhow::Result<Self> {
         let means = match between {
-            Between::Link(shape) => Means::emulated(longhaul, shape, seed)?,
+            Between::Link(shape) => Means::emulated(longhaul, &shape.options(&seed.to_string()))?,
             Between::Pair { scratch } => Means::Pair(Pair::up(scratch).context("cannot make two hosts")?),
         };
+        Self::of(means)
+    }
+
+    /// Brings up a link by options of `longhaul emulate up`.
+    pub(crate) fn emulated(longhaul: &Path, options: &[String]) -> anyhow::Result<Self> {
+        Self::of(Means::emulated(longhaul, options)?)
+    }
+
+    fn of(means: Means) -> anyhow::Result<Self> {
         let mut network = Self { means, namespaces: Vec::new() };
         let ours = std::fs::read_link("/proc/self/ns/net")?;
         for host in [Host::Near, Host::Far] {
@@ -187,16 +200,51 @@ impl Network {
 
     /// A command on a host.
     pub(crate) fn command(&self, host: Host, words: &[OsString]) -> Command {
-        let mut command = match &self.means {
+        let mut command = self.start_of_command(host);
+        if let Means::Emulated { .. } = self.means {
+            command.args(as_own_user());
+        }
+        command.args(words);
+        command
+    }
+
+    /// A command on a host that may change the host's settings.
+    pub(crate) fn command_with_rights(&self, host: Host, words: &[OsString]) -> Command {
+        let mut command = self.start_of_command(host);
+        command.args(words);
+        command
+    }
+
+    fn start_of_command(&self, host: Host) -> Command {
+        match &self.means {
             Means::Emulated { longhaul, name } => {
                 let mut command = Command::new(longhaul);
-                command.args(["emulate", "exec", name, host.name(), "--"]).args(as_own_user());
+                command.args(["emulate", "exec", name, host.name(), "--"]);
                 command
             }
             Means::Pair(pair) => pair.command(host),
-        };
-        command.args(words);
-        command
+        }
+    }
+
+    /// The process that carries the packets of an emulated link: the one with the words that `up` gives it.
+    pub(crate) fn daemon(&self) -> Option<u32> {
+        let Means::Emulated { name, .. } = &self.means else { return None };
+        let numbers = std::fs::read_dir("/proc").ok()?.flatten();
+        numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid: &u32| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let mut words = words.split(|byte| *byte == 0).skip(1);
+            [b"emulate".as_slice(), b"daemon", name.as_bytes()]
+                .into_iter()
+                .all(|word| words.next() == Some(word))
+        })
+    }
+
+    /// What the emulator counts; none between a bare pair.
+    pub(crate) fn shown(&self) -> anyhow::Result<Option<Shown>> {
+        match &self.means {
+            Means::Emulated { longhaul, name } => show(longhaul, name).map(Some),
+            Means::Pair(_) => Ok(None),
+        }
     }
 
     /// Whether a process is on that host.
@@ -210,15 +258,10 @@ impl Network {
 
     /// What the emulator says about all that has passed since it came up.
     pub(crate) fn verdict(&self) -> Verdict {
-        let shown = match &self.means {
-            Means::Emulated { longhaul, name } => show(longhaul, name),
+        match self.shown() {
+            Ok(Some(shown)) => shown.verdict(),
             // Nothing between the hosts that could be late.
-            Means::Pair(_) => {
-                return Verdict { engine: "none".to_owned(), trusted: true, ..Verdict::default() };
-            }
-        };
-        match shown {
-            Ok(shown) => shown.verdict(),
+            Ok(None) => Verdict { engine: "none".to_owned(), trusted: true, ..Verdict::default() },
             Err(error) => Verdict {
                 trusted: false,
                 doubts: vec![format!("the emulator does not answer: {error:#}")],
@@ -274,33 +317,41 @@ fn show(longhaul: &Path, name: &str) -> anyhow::Result<Shown> {
 }
 
 /// What `longhaul emulate show --json` prints, as far as it is kept.
-#[derive(Debug, Deserialize)]
-struct Shown {
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Shown {
     engine: String,
-    forward: Direction,
-    backward: Direction,
+    pub(crate) forward: Direction,
+    pub(crate) backward: Direction,
     doubts: BTreeSet<String>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Direction {
-    counters: Counters,
-    lateness: Lateness,
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Direction {
+    pub(crate) counters: Counters,
+    pub(crate) lateness: Lateness,
 }
 
-#[derive(Debug, Deserialize)]
-struct Counters {
-    lost: u64,
-    dropped_queue: u64,
+/// Packets of the wire.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Counters {
+    pub(crate) segments: u64,
+    pub(crate) lost: u64,
+    pub(crate) dropped_queue: u64,
+    pub(crate) delivered: u64,
+    pub(crate) duplicated: u64,
+    pub(crate) reordered: u64,
+    pub(crate) corrupted: u64,
 }
 
-#[derive(Debug, Deserialize)]
-struct Lateness {
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Lateness {
+    pub(crate) p50_us: u64,
     p99_us: u64,
 }
 
 impl Shown {
-    fn verdict(self) -> Verdict {
+    pub(crate) fn verdict(self) -> Verdict {
         let both = [self.forward, self.backward];
         Verdict {
             engine: self.engine,

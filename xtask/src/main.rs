@@ -1,18 +1,20 @@
 //! `cargo xtask`: measurements and demonstrations of longhaul on this machine.
 //!
-//! Each measurement runs the product's own binary beside rivals from the distribution's packages, over links that the
-//! product emulates, and keeps every raw run in the one record of `longhaul-report`. Nothing here is part of the
+//! Each measurement runs the product's own binary, beside rivals from the distribution's packages where there are any, over
+//! links that the product emulates, and keeps every raw run in a record of `longhaul-report`. Nothing here is part of the
 //! product.
 //!
-//! Map: [`bench`], [`targets`] and [`demo`] are the commands; [`course`] runs one tool once over a link and judges the
-//! outcome; [`tool`] knows each rival, [`server`] what serves it, [`stream`] what the machine carries without a copy;
-//! [`model`] asks the emulator's model without a network, [`netem`] compares it with the kernel's by what [`probe`] finds;
-//! [`link`] is the emulated network, [`pair`] one without an emulator, [`data`] what is copied, [`limited`] a command under a time limit, [`usage`] what it takes of the machine, [`environment`] the machine.
+//! Map: [`bench`], [`targets`], [`emulator`], [`model`], [`netem`] and [`demo`] are the commands; [`course`] runs one tool
+//! once over a link and judges the outcome; [`tool`] knows each rival, [`server`] what serves it, [`stream`] what the
+//! machine carries without a copy; [`link`] is the emulated network, [`pair`] one without an emulator, [`probe`] what
+//! [`netem`] runs on its hosts, [`data`] what is copied, [`limited`] a command under a time limit, [`usage`] what it takes
+//! of the machine, [`environment`] the machine.
 
 mod bench;
 mod course;
 mod data;
 mod demo;
+mod emulator;
 mod environment;
 mod limited;
 mod link;
@@ -46,6 +48,7 @@ Examples:
   cargo xtask bench copy --quick                       every tool and link once, with little data
   cargo xtask bench copy --link 1g-100ms --data big    one column of the full benchmark
   cargo xtask bench targets --case tree --rounds 1     one of the figures that the documents name
+  cargo xtask bench emulator --case delay              how true the emulated link is to its settings
   cargo xtask table benches/results/copy-2026-01-31/results.json"
 )]
 struct Cli {
@@ -55,7 +58,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Measure longhaul beside its rivals
+    /// Measure longhaul beside its rivals, against its own targets, and its link emulator
     Bench {
         #[command(subcommand)]
         what: Bench,
@@ -76,6 +79,7 @@ enum Bench {
     Model(model::ModelBench),
     Targets(targets::TargetsBench),
     Netem(netem::NetemBench),
+    Emulator(emulator::EmulatorBench),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         Action::Bench { what: Bench::Targets(targets) } => targets.run(),
         Action::Bench { what: Bench::Netem(netem) } => netem.run(),
         Action::Probe { what } => what.run(),
+        Action::Bench { what: Bench::Emulator(emulator) } => emulator.run(),
         Action::Demo(demo) => demo.run(),
         Action::Plot(plot) => plot.run(),
         Action::Table(table) => table.run(),

@@ -287,7 +287,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
 }
 
 /// Whether a TCP socket listens on `port` in the network namespace of `pid`.
-fn listens(pid: u32, port: u16) -> bool {
+pub(crate) fn listens(pid: u32, port: u16) -> bool {
     ["tcp", "tcp6"].iter().any(|table| {
         fs::read_to_string(format!("/proc/{pid}/net/{table}")).is_ok_and(|text| has_listener(&text, port))
     })

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use longhaul_report::record::schema_of;
-use longhaul_report::{Report, Targets, Trace, plot, table};
+use longhaul_report::{Emulator, Report, Targets, Trace, plot, table};
 
 /// Draw a copy's throughput, lanes and buffers over time from a trace
 #[derive(Debug, Args)]
@@ -49,6 +49,12 @@ impl Table {
             let mut targets = Targets::from_json(&text).with_context(context)?;
             targets.cases.iter_mut().for_each(longhaul_report::targets::Case::derive);
             print_out(&targets.markdown())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if schema_of(&text).with_context(context)? == longhaul_report::emulator::SCHEMA {
+            let mut emulator = Emulator::from_json(&text).with_context(context)?;
+            emulator.cases.iter_mut().for_each(longhaul_report::emulator::Case::derive);
+            print_out(&emulator.markdown())?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut report = Report::from_json(&text).with_context(context)?;

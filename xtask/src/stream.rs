@@ -11,7 +11,7 @@ use longhaul_emulator::processors::Processors;
 use longhaul_report::{End, Run, Verdict};
 use serde::Deserialize;
 
-use crate::limited::{Limited, Words, check_interrupt, last_words};
+use crate::limited::{Limited, Words, check_interrupt, last_words, rest};
 use crate::link::{Between, Host, Network, checked};
 use crate::pair::DEVICE;
 use crate::server::{Listener, remove};
@@ -236,16 +236,6 @@ fn client_words(port: u16) -> String {
 
 fn client_log(directory: &Path, port: u16) -> PathBuf {
     directory.join(format!("s_client-{port}"))
-}
-
-/// Waits, but not when the user has asked for the end.
-fn rest(time: Duration) -> anyhow::Result<()> {
-    let end = Instant::now() + time;
-    while let Some(left) = end.checked_duration_since(Instant::now()) {
-        check_interrupt()?;
-        std::thread::sleep(left.min(Duration::from_millis(100)));
-    }
-    Ok(())
 }
 
 /// Bytes that have arrived at the interface of the host where a process is.

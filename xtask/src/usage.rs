@@ -24,6 +24,20 @@ pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
     high_water(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
+/// What all processors have worked since the machine came up, in seconds; what its host took of them is no work.
+pub(crate) fn machine_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    Some(busy_ticks(&stat)? as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// User, nice, system, irq and softirq of the first line of proc_stat(5).
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let times = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(7);
+    let times: Vec<u64> = times.map(|field| field.parse().ok()).collect::<Option<_>>()?;
+    let [user, nice, system, _idle, _iowait, irq, softirq] = times[..] else { return None };
+    Some(user + nice + system + irq + softirq)
+}
+
 /// `utime` and `stime`, the 14th and 15th fields of proc_pid_stat(5). The second is the program's name, which may hold
 /// anything.
 fn ticks(stat: &str) -> Option<u64> {
@@ -49,6 +63,13 @@ mod tests {
         assert_eq!(ticks(stat), Some(300));
         assert_eq!(ticks("7 (a) S 1 7"), None);
         assert_eq!(ticks(""), None);
+    }
+
+    #[test]
+    fn idle_and_stolen_time_is_no_work() {
+        assert_eq!(busy_ticks("cpu  100 1 50 800 10 2 5 35 7 0\ncpu0 1 2 3\n"), Some(158));
+        assert_eq!(busy_ticks("cpu  1 2 3\n"), None);
+        assert!(machine_seconds().unwrap() > 0.0);
     }
 
     #[test]

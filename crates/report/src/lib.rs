@@ -7,6 +7,7 @@
 //! Invariants: raw runs are never thrown away; a run that was cut off at its time limit is never shown as if it had
 //! ended; every figure bears the word of the emulator on whether it can be trusted.
 
+pub mod emulator;
 pub mod plot;
 pub mod record;
 pub mod summary;
@@ -15,6 +16,7 @@ pub mod targets;
 pub mod trace;
 pub mod traffic;
 
+pub use emulator::Emulator;
 pub use record::{
     Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Said, Scenario, Usage,
     Verdict,

@@ -249,11 +249,16 @@ pub fn projected_seconds(done: Amount, whole: Amount, seconds: f64) -> Option<f6
 /// A run that lost a larger share of the processors than this says little of what was run.
 pub const STOLEN_MAX: f64 = 0.01;
 
+/// Whether a run that lost this share had the machine to itself, as far as is known.
+pub(crate) fn is_undisturbed(stolen: Option<f64>) -> bool {
+    stolen.is_none_or(|share| share <= STOLEN_MAX)
+}
+
 impl Run {
     /// Whether it had the machine to itself, as far as is known.
     #[must_use]
     pub fn is_undisturbed(&self) -> bool {
-        self.stolen.is_none_or(|share| share <= STOLEN_MAX)
+        is_undisturbed(self.stolen)
     }
 
     /// Time for the whole: measured, or projected.

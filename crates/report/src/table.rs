@@ -70,11 +70,15 @@ pub fn scenario(scenario: &Scenario) -> String {
 
 /// What a run was disturbed by, if it was.
 pub(crate) fn disturbance(run: &Run) -> Option<String> {
-    let share = run.stolen.filter(|_| !run.is_undisturbed())?;
-    Some(format!(
+    run.stolen.filter(|_| !run.is_undisturbed()).map(stolen_in_words)
+}
+
+/// What it means that this share of the processors' time was stolen.
+pub(crate) fn stolen_in_words(share: f64) -> String {
+    format!(
         "disturbed: {:.0} % of the processors' time went to other machines on the same host",
         share * 100.0
-    ))
+    )
 }
 
 /// What must be known of a run besides its figures.

@@ -126,20 +126,24 @@ pub enum Target {
     AtLeast(f64),
     /// This or less.
     AtMost(f64),
+    /// Neither less than the first nor more than the second.
+    Between(f64, f64),
 }
 
 impl Target {
-    fn holds(self, value: f64) -> bool {
+    pub(crate) fn holds(self, value: f64) -> bool {
         match self {
             Self::AtLeast(bound) => value >= bound,
             Self::AtMost(bound) => value <= bound,
+            Self::Between(low, high) => (low..=high).contains(&value),
         }
     }
 
-    fn in_words(self) -> String {
+    pub(crate) fn in_words(self) -> String {
         match self {
             Self::AtLeast(bound) => format!(">= {bound}"),
             Self::AtMost(bound) => format!("<= {bound}"),
+            Self::Between(low, high) => format!("{} to {}", significant(low), significant(high)),
         }
     }
 }
