@@ -141,6 +141,13 @@ impl CoDel {
         if can_mark { Verdict::Mark } else { Verdict::Drop }
     }
 
+    /// The queue is empty: nothing stands in it, and what comes next is not dropped for what was before.
+    pub fn rest(&mut self) {
+        self.first_above = None;
+        self.dropping = false;
+        self.after_drop = false;
+    }
+
     /// Whether packets have waited too long for an interval.
     fn stands(&mut self, now: Nanos, waited: Nanos, target: Duration, interval: Nanos) -> bool {
         if u128::from(waited) < target.as_nanos() {

@@ -102,7 +102,7 @@ pub(crate) struct Tap {
 
 impl Tap {
     /// Records a packet of `len` bytes that is given in parts, from the IP header on.
-    pub(crate) fn record(&mut self, now: Nanos, stage: Stage, parts: [&[u8]; 2], cause: Option<Cause>) {
+    pub(crate) fn record(&mut self, now: Nanos, stage: Stage, parts: [&[u8]; 2], why: Option<&'static str>) {
         let since = Duration::from_nanos(now);
         let origin = *self.origin.get_or_insert_with(|| {
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(since)
@@ -118,7 +118,7 @@ impl Tap {
             at: origin + since,
             bytes,
             len: len as u32,
-            comment: cause.map(Cause::in_words),
+            comment: why,
         };
         self.missed += u64::from(self.sender.try_send(record).is_err());
     }
@@ -131,7 +131,7 @@ impl Tap {
 
 impl Cause {
     /// For a person who looks at a capture.
-    fn in_words(self) -> &'static str {
+    pub(crate) fn in_words(self) -> &'static str {
         match self {
             Self::Queue => "dropped: the queue was full",
             Self::Management => "dropped by the queue's management",
@@ -228,7 +228,7 @@ mod tests {
         let mut tap = capture.tap(1).unwrap();
         let long = [7u8; 3000];
         tap.record(5_000, Stage::Sent, [&[0x45; 3], &[1, 2]], None);
-        tap.record(6_001, Stage::Dropped, [&[0x45; 20], &long], Some(Cause::Loss));
+        tap.record(6_001, Stage::Dropped, [&[0x45; 20], &long], Some(Cause::Loss.in_words()));
         assert_eq!(tap.missed(), 0);
         drop(tap);
         capture.finish().unwrap();

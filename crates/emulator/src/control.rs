@@ -179,7 +179,7 @@ impl Daemon {
         loop {
             let (stream, _) = self.listener.accept().map_err(self.name.io())?;
             // One client at a time: every request is answered at once; a broken one only ends itself.
-            if matches!(answer(stream, network, user), Ok(true)) {
+            if matches!(answer(stream, network, user, &self.path), Ok(true)) {
                 return Ok(());
             }
         }
@@ -193,7 +193,12 @@ impl Drop for Daemon {
 }
 
 /// True when the request was to end.
-fn answer(stream: UnixStream, network: &mut Network, user: Option<&OwnedFd>) -> io::Result<bool> {
+fn answer(
+    stream: UnixStream,
+    network: &mut Network,
+    user: Option<&OwnedFd>,
+    path: &Path,
+) -> io::Result<bool> {
     // Whoever connects and says nothing does not keep the others waiting.
     stream.set_read_timeout(Some(CONTROL_PATIENCE))?;
     stream.set_write_timeout(Some(CONTROL_PATIENCE))?;
@@ -225,7 +230,17 @@ fn answer(stream: UnixStream, network: &mut Network, user: Option<&OwnedFd>) -> 
                 return send(&stream, &Answer::Namespaces(network.names(&host)), &fds).map(|()| false);
             }
         },
-        Request::Down => return send(&stream, &Answer::Done, &[]).map(|()| true),
+        Request::Down => {
+            // Who is told that it is down may use the name at once.
+            let _ = fs::remove_file(path); // gone already: fine
+            let reply = match network.end() {
+                Ok(()) => Answer::Done,
+                Err(error) => {
+                    Answer::Refused(format!("it is down, but the capture could not be written: {error}"))
+                }
+            };
+            return send(&stream, &reply, &[]).map(|()| true);
+        }
     };
     send(&stream, &reply, &[]).map(|()| false)
 }

@@ -95,11 +95,20 @@ pub const BREATH_EVERY_NS: u64 = 10_000_000;
 /// Of that time it sleeps one part in so many: the kernel wants 5 % for others (sched_rt_runtime_us).
 pub const BREATH_SHARE: u64 = 16;
 
+/// A driver that has slept so long, or is to, has little to do: it need not save wakes, and may wait for a packet awake.
+pub const IDLE_FROM_NS: u64 = 500_000;
+
+/// It does so for no longer than this: a tenth of its time at the most.
+pub const WAKES_LATE_MAX_NS: u64 = 50_000;
+
 /// Hosts of a topology: each is a namespace, of some 100 KiB in the kernel.
 pub const HOSTS_MAX: usize = 64;
 
 /// Links of a topology: each has a thread and the memory of its packets, and a number in an IPv4 address.
 pub const LINKS_MAX: usize = 200;
+
+/// Rules of a link: each has a model of its own, of some KiB each way, and half a KiB in a report.
+pub const RULES_MAX: usize = 10_000;
 
 /// Of each packet a capture keeps so much: all headers, and what a person needs to know whose it is.
 pub const CAPTURE_SNAP_BYTES: usize = 128;

@@ -20,7 +20,9 @@ use crate::aqm::{Aqm, CoDel, Verdict, drd_share};
 use crate::delay::Jitter;
 use crate::dice::{Dice, Probability, Purpose};
 use crate::fair::{FairQueues, Next, Waiting};
-use crate::limits::{CARRY_WHOLE_MAX, DELAY_MAX, ETHERNET_OVERHEAD_BYTES, FAIR_PACKETS_MAX, FLOWS_MAX, MTU};
+use crate::limits::{
+    CARRY_WHOLE_MAX, DELAY_MAX, ETHERNET_OVERHEAD_BYTES, FAIR_PACKETS_MAX, FLOWS_MAX, MTU, UNSHAPED_RATE_BPS,
+};
 use crate::loss::{LossModel, LossState};
 use crate::outage::Outage;
 use crate::packet::{FlowKey, Train};
@@ -82,17 +84,32 @@ impl LinkConfig {
     /// Bytes in flight and queued at the most; what the packet memory must hold.
     #[must_use]
     pub fn bytes_held_max(&self) -> u64 {
-        let rate = self.mean_rate_bps().unwrap_or(crate::limits::UNSHAPED_RATE_BPS);
+        bytes_held_max([self])
+    }
+
+    /// Bits per second that it carries at the most.
+    fn rate_bps_max(&self) -> u64 {
+        let rate = self.trace.as_ref().and_then(Trace::rate_bps_max).or(self.rate_bps);
+        rate.unwrap_or(UNSHAPED_RATE_BPS)
+    }
+
+    /// The longest that a packet is on its way, as a rule.
+    fn time_held_max(&self) -> Duration {
         let delay =
             self.trace.as_ref().and_then(Trace::delay_max).map_or(self.delay, |max| max.max(self.delay));
-        let longest =
-            delay.saturating_add(self.jitter.as_ref().map_or(Duration::ZERO, Jitter::usually_below));
-        let in_flight = u128::from(rate) * longest.min(DELAY_MAX).as_nanos() / 8_000_000_000;
-        let in_packets = self.queue_packets.map(|packets| packets.get().saturating_mul(FULL_PACKET_BYTES));
+        let delay = delay.saturating_add(self.jitter.as_ref().map_or(Duration::ZERO, Jitter::usually_below));
+        let Some(rate) = self.mean_rate_bps() else { return delay.min(DELAY_MAX) };
+        let packets = match (self.queue_packets, self.aqm) {
+            (Some(packets), _) => Some(packets.get()),
+            (None, Some(Aqm::FqCoDel { .. })) if self.queue_bytes.is_none() => Some(FAIR_PACKETS_MAX),
+            _ => None,
+        };
+        let in_packets = packets.map(|packets| packets.saturating_mul(FULL_PACKET_BYTES));
         // An unlimited queue holds what a second of the line rate brings; the rest is the memory's own drop.
-        let unlimited = if self.mean_rate_bps().is_some() { rate / 8 } else { 0 };
-        let queued = self.queue_bytes.into_iter().chain(in_packets).min().unwrap_or(unlimited);
-        u64::try_from(in_flight).unwrap_or(u64::MAX).saturating_add(queued)
+        let queued = self.queue_bytes.into_iter().chain(in_packets).min().unwrap_or(rate / 8);
+        let waits =
+            Duration::try_from_secs_f64(queued as f64 * 8.0 / rate.max(1) as f64).unwrap_or(DELAY_MAX);
+        delay.saturating_add(waits).min(DELAY_MAX)
     }
 
     /// Of the trace, or of the link itself; none: as fast as it goes.
@@ -101,10 +118,10 @@ impl LinkConfig {
         self.trace.as_ref().and_then(Trace::mean_rate_bps).or(self.rate_bps)
     }
 
-    /// The same without the steps of its trace.
+    /// The same without its trace, which may be long.
     #[must_use]
     pub fn in_short(&self) -> Self {
-        Self { trace: self.trace.as_ref().map(Trace::in_short), ..self.clone() }
+        Self { trace: None, ..self.clone() }
     }
 
     /// Whether all segments of a packet share its fate, or all packets have the same.
@@ -119,6 +136,20 @@ impl LinkConfig {
             && self.aqm.is_none()
             && (!self.loss.is_possible() || self.loss.is_certain())
     }
+}
+
+/// Bytes that links hold together at the most, in one memory that is freed in the order in which it was filled: what all
+/// of them bring in the longest time that a packet of any of them stays.
+pub fn bytes_held_max<'a>(configs: impl IntoIterator<Item = &'a LinkConfig>) -> u64 {
+    let (mut rate, mut fastest, mut longest) = (0u64, UNSHAPED_RATE_BPS, Duration::ZERO);
+    for config in configs {
+        rate = rate.saturating_add(config.rate_bps_max());
+        fastest = fastest.max(config.rate_bps_max());
+        longest = longest.max(config.time_held_max());
+    }
+    // The machine brings no more than so much.
+    let bytes = u128::from(rate.min(fastest)) * longest.as_nanos() / 8_000_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// Both directions.
@@ -337,12 +368,17 @@ pub struct Link<P> {
     departing_bytes: u64,
     codel: CoDel,
     fair: Option<Box<FairQueues<Segment<P>>>>,
-    flows: HashMap<FlowKey, Flow>,
-    flows_seen: u64,
+    /// Flows that were seen of late, and before.
+    flows: [HashMap<FlowKey, Flow>; 2],
+    /// Of programs, and of the kernels themselves.
+    flows_seen: [u64; 2],
     counters: Counters,
 }
 
 const FRACTION_BITS: u32 = 32;
+
+/// Packets that are thought to wait when they begin to be counted: 100 Gbit/s x 100 ms.
+const COUNTED_MAX: u64 = 1 << 20;
 
 impl<P: Copy + PartialEq> Link<P> {
     /// An idle link.
@@ -361,8 +397,8 @@ impl<P: Copy + PartialEq> Link<P> {
             departures: VecDeque::new(),
             departing_bytes: 0,
             codel: CoDel::default(),
-            flows: HashMap::new(),
-            flows_seen: 0,
+            flows: [HashMap::new(), HashMap::new()],
+            flows_seen: [0; 2],
             counters: Counters::default(),
         }
     }
@@ -372,6 +408,7 @@ impl<P: Copy + PartialEq> Link<P> {
     pub fn set(&mut self, now: Nanos, config: LinkConfig, out: &mut Outcome<P>) {
         self.serve(now, out);
         let was_counting = self.effects.counts;
+        let (old_byte_time, waits) = (self.byte_time, self.bytes_before(u128::from(now) << FRACTION_BITS));
         self.byte_time = byte_time(config.rate_bps);
         self.effects = Effects::of(&config);
         self.delay = nanos(config.delay);
@@ -382,6 +419,16 @@ impl<P: Copy + PartialEq> Link<P> {
         if self.effects.counts != was_counting {
             self.departures.clear();
             self.departing_bytes = 0;
+        }
+        if self.effects.counts && !was_counting {
+            // What is there already counts as full packets.
+            let packets = waits.div_ceil(FULL_PACKET_BYTES).min(COUNTED_MAX);
+            let each = u128::from(old_byte_time) * u128::from(FULL_PACKET_BYTES);
+            for behind in (0..packets).rev() {
+                let at = self.free_at.saturating_sub(each * u128::from(behind));
+                self.departures.push_back((at, FULL_PACKET_BYTES));
+            }
+            self.departing_bytes = packets * FULL_PACKET_BYTES;
         }
         let is_fair = matches!(self.config.aqm, Some(Aqm::FqCoDel { .. }));
         if is_fair && self.fair.is_none() {
@@ -428,7 +475,7 @@ impl<P: Copy + PartialEq> Link<P> {
         } else {
             self.bytes_before(now)
         };
-        on_their_way + self.fair.as_ref().map_or(0, |fair| fair.bytes())
+        self.fair.as_ref().map_or(on_their_way, |fair| fair.bytes().saturating_add(on_their_way))
     }
 
     /// What the wire still has to send, at a constant rate.
@@ -472,7 +519,7 @@ impl<P: Copy + PartialEq> Link<P> {
             }
         }
         out.close();
-        if let Some(known) = self.flows.get_mut(&train.flow) {
+        if let Some(known) = self.flows[0].get_mut(&train.flow) {
             *known = flow;
         }
         self.serve(now, out);
@@ -482,6 +529,7 @@ impl<P: Copy + PartialEq> Link<P> {
     pub fn serve(&mut self, now: Nanos, out: &mut Outcome<P>) {
         let Some(Aqm::FqCoDel { target, interval, ecn }) = self.config.aqm else { return };
         let Some(mut fair) = self.fair.take() else { return };
+        let target = target.max(self.effects.full_packet);
         while whole(self.free_at) <= now {
             let mut dropped = |segment: Segment<P>| {
                 self.counters.dropped_aqm += 1;
@@ -721,16 +769,25 @@ impl<P: Copy + PartialEq> Link<P> {
     }
 
     fn flow(&mut self, train: &Train) -> Flow {
-        if let Some(flow) = self.flows.get(&train.flow) {
+        let [recent, older] = &mut self.flows;
+        if let Some(flow) = recent.get(&train.flow) {
             return *flow;
         }
-        if self.flows.len() >= FLOWS_MAX {
-            // Numbers go on from `flows_seen`, so a forgotten flow that returns is a new one.
-            self.flows.clear();
+        if recent.len() >= FLOWS_MAX / 2 {
+            // Numbers go on, so a forgotten flow that returns is a new one; one that is seen now and then is not
+            // forgotten.
+            *older = std::mem::take(recent);
         }
-        self.flows_seen += 1;
-        let flow = Flow { number: self.flows_seen, ..Flow::default() };
-        self.flows.insert(train.flow, flow);
+        if let Some(flow) = older.remove(&train.flow) {
+            recent.insert(train.flow, flow);
+            return flow;
+        }
+        // What kernels say among themselves comes when it likes, or never: it does not shift the others' numbers.
+        let is_kernels = train.flow.is_housekeeping();
+        let seen = &mut self.flows_seen[usize::from(is_kernels)];
+        *seen += 1;
+        let flow = Flow { number: *seen | u64::from(is_kernels) << 63, ..Flow::default() };
+        self.flows[0].insert(train.flow, flow);
         flow
     }
 }

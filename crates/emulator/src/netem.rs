@@ -376,6 +376,7 @@ impl Side {
             own_drops: self.drops.own,
             coarse_drops: 0,
             rules: Vec::new(),
+            trace: None,
             not_captured: 0,
         })
     }

@@ -10,7 +10,7 @@ use crate::capture::{Capture, Tap};
 use crate::dice::Dice;
 use crate::driver::held::HeldEngine;
 use crate::driver::split::SplitEngine;
-use crate::driver::{Driver, DriverGone, DriverHandle, Engine};
+use crate::driver::{Driver, DriverGone, DriverHandle, Engine, treatments};
 use crate::interface::{Interface, bring_up_loopback, create_pair, route_host, route_network};
 use crate::limits::HELD_FROM_RATE_BPS;
 use crate::link::{LinkConfig, LinkPair};
@@ -81,6 +81,14 @@ pub enum StartError {
     /// What is held in the kernel is not seen when it goes on.
     #[error("a capture needs packets that pass through this program: leave out `--engine`")]
     CaptureInKernel,
+    /// A router's packets have destinations beyond the link.
+    #[error(
+        "link `{link}` ends at a router, which `--engine held` and `--engine netem` do not serve; use `split`"
+    )]
+    Routed {
+        /// The link.
+        link: String,
+    },
     /// Segments of a packet that is held whole cannot be lost one by one.
     #[error(
         "what happens to single segments, as loss and jitter, needs packets that can be split: leave out `--engine held`"
@@ -205,6 +213,10 @@ impl Network {
     /// [`StartError`]; nothing is left behind.
     pub fn start(topology: Topology, seed: u64, capture: Option<&Path>) -> Result<Self, StartError> {
         topology.check()?;
+        let in_kernel = |wire: &Wire| matches!(wire.engine, EngineChoice::Held | EngineChoice::Netem);
+        if capture.is_some() && topology.links.iter().any(in_kernel) {
+            return Err(StartError::CaptureInKernel);
+        }
         let ways = topology
             .links
             .iter()
@@ -254,6 +266,15 @@ impl Network {
         let ends = [0, 1].map(|side| End { link: number, side });
         let hosts =
             [0, 1].map(|side| &self.hosts[self.topology.host(&wire.between[side]).unwrap_or_default()]);
+        // Between hosts that pass on what is for others, the namespace in the middle would not know the way.
+        let is_routed = wire
+            .between
+            .iter()
+            .any(|name| self.topology.host(name).is_some_and(|at| self.topology.hosts[at].forwards));
+        let in_kernel = matches!(wire.engine, EngineChoice::Held | EngineChoice::Netem);
+        if is_routed && in_kernel {
+            return Err(StartError::Routed { link: wire.name.clone() });
+        }
         if wire.engine == EngineChoice::Held && !can_be_held(&link) {
             return Err(StartError::NotWhole);
         }
@@ -262,13 +283,10 @@ impl Network {
         let taps =
             [0, 1].map(|side| self.capture.as_ref().and_then(|capture| capture.tap(number * 2 + side)));
         let is_recorded = self.capture.is_some();
-        if is_recorded && matches!(wire.engine, EngineChoice::Held | EngineChoice::Netem) {
-            return Err(StartError::CaptureInKernel);
-        }
         if wire.engine == EngineChoice::Netem {
             return start_netem(wire, ends, hosts, link);
         }
-        if !is_recorded && wire.engine.tries_held(&link) {
+        if !is_recorded && !is_routed && wire.engine.tries_held(&link) {
             match start_held(wire, ends, hosts, link.clone(), dice) {
                 Err(error) if wire.engine == EngineChoice::Held => return Err(error),
                 // The report names the engine; what is lost is speed alone.
@@ -280,7 +298,8 @@ impl Network {
             let addresses = [(ends[side].ipv4().into(), 24), (ends[side].ipv6().into(), 64)];
             Ok(hosts[side].run(|| Tun::create(&wire.name, &addresses))??)
         };
-        let engine = SplitEngine::new(tun(0)?, tun(1)?, &link);
+        let [forward, backward] = treatments(link.clone());
+        let engine = SplitEngine::new([tun(0)?, tun(1)?], [&forward, &backward]);
         run(engine, None, wire, link, dice, taps)
     }
 
@@ -354,10 +373,11 @@ impl Network {
     ///
     /// # Errors
     /// When the capture could not be written.
-    pub fn finish(mut self) -> std::io::Result<()> {
+    pub fn end(&mut self) -> std::io::Result<()> {
+        // All at once, before each is waited for.
         self.links.iter().for_each(RunningLink::stop);
         self.links.clear();
-        self.capture.as_mut().map_or(Ok(()), Capture::finish)
+        self.capture.take().map_or(Ok(()), |mut capture| capture.finish())
     }
 
     /// What has happened on each link so far.
@@ -377,12 +397,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // All at once, before each is waited for.
-        self.links.iter().for_each(RunningLink::stop);
-        self.links.clear();
-        if let Some(mut capture) = self.capture.take() {
-            drop(capture.finish()); // whoever wants to know has asked before
-        }
+        let _ = self.end(); // whoever wants to know has ended it before
     }
 }
 

@@ -36,6 +36,12 @@ pub const VNET_HEADER_BYTES: usize = size_of::<VnetHeader>();
 const GSO_NONE: u8 = 0;
 const GSO_ECN: u8 = 0x80;
 
+const HOP_BY_HOP: u8 = 0;
+const IGMP: u8 = 2;
+const ICMPV6: u8 = 58;
+/// More fragments follow, or the offset is not 0 (RFC 791).
+const FRAGMENT: u16 = 0x3fff;
+
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const TCP_FIN: u8 = 0x01;
@@ -70,6 +76,13 @@ impl FlowKey {
     #[must_use]
     pub fn protocol(&self) -> u8 {
         self.protocol
+    }
+
+    /// Whether kernels send it of their own accord: neighbours, routers and groups announced by ICMPv6 and IGMP, the former
+    /// behind a hop-by-hop header too.
+    #[must_use]
+    pub fn is_housekeeping(&self) -> bool {
+        matches!(self.protocol, IGMP | ICMPV6 | HOP_BY_HOP) && self.addresses.is_some()
     }
 
     /// Source and destination.
@@ -308,6 +321,11 @@ impl Layout {
             _ => return None,
         };
         let transport = &ip[transport_at..];
+        // Of a fragment only the first has a transport header, and that one may be cut off: none is looked at.
+        if version == 4 && u16::from_be_bytes([ip[6], ip[7]]) & FRAGMENT != 0 {
+            let layout = Self { ip_version: version, transport_at, payload_at: transport_at, protocol: 0 };
+            return Some((layout, FlowKey::new(addresses.0, addresses.1, protocol, (0, 0))));
+        }
         let header = match protocol {
             TCP => usize::from(transport.get(12)? >> 4) * 4,
             UDP => 8,

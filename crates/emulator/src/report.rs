@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::{Counters, LinkConfig};
 use crate::rules::Rule;
+use crate::trace::Summary;
 
 /// How late packets were delivered, in microseconds after the time the model named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +53,9 @@ pub struct RuleReport {
 pub struct DirectionReport {
     /// Settings in force, for what fits no rule.
     pub config: LinkConfig,
+    /// What changes of them with time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Summary>,
     /// What the model did to all traffic.
     pub counters: Counters,
     /// Bytes waiting for the wire now.

@@ -145,7 +145,9 @@ impl LinkSpec {
                 return Err(SpecError::LossChain);
             }
         }
-        let rtt = delay[0] + delay[1];
+        // Of a trace the longest delay that it names.
+        let traced = |i: usize| self.trace[i].as_ref().and_then(Trace::delay_max).unwrap_or(delay[i]);
+        let rtt = traced(0) + traced(1);
         let way = |i: usize| {
             let rate_bps = self.rate_bps[i];
             let trace = self.trace[i].clone().filter(|trace| !trace.is_nothing());

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::limits::{HOSTS_MAX, LINKS_MAX};
+use crate::limits::{HOSTS_MAX, LINKS_MAX, RULES_MAX};
 use crate::link::{LinkPair, RuledLink};
 use crate::rules::Rule;
 use crate::spec::{LinkSpec, SpecError};
@@ -113,6 +113,9 @@ pub enum TopologyError {
     /// More than there are numbers for.
     #[error("a topology of more than {HOSTS_MAX} hosts or {LINKS_MAX} links")]
     Large,
+    /// Each has a link of its own.
+    #[error("link `{0}` has more than {RULES_MAX} rules")]
+    Rules(String),
     /// A link that cannot be.
     #[error("link `{link}`: {source}")]
     Link {
@@ -164,6 +167,17 @@ pub struct Route {
     pub via: End,
 }
 
+/// How a host reaches another one.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    /// The end, of the next host, that packets are sent to.
+    first: End,
+    /// The end at which they arrive.
+    arrives: End,
+    /// Hosts between.
+    hops: usize,
+}
+
 impl Topology {
     /// Hosts `near` and `far`, and one link.
     #[must_use]
@@ -212,6 +226,9 @@ impl Topology {
             if link.between[0] == link.between[1] {
                 return Err(TopologyError::Loop(link.name.clone()));
             }
+            if link.rules.len() > RULES_MAX {
+                return Err(TopologyError::Rules(link.name.clone()));
+            }
             let mut rules = HashSet::new();
             if let Some(rule) = link.rules.iter().find(|rule| !rules.insert(&rule.name)) {
                 return Err(TopologyError::Twice(rule.name.clone()));
@@ -240,11 +257,11 @@ impl Topology {
         self.host(&self.links[end.link].between[end.side])
     }
 
-    /// The first step from a host to every other one that it can reach, and the end at which packets arrive there.
-    fn ways(&self, from: usize) -> HashMap<usize, (End, End)> {
-        let mut found: HashMap<usize, (End, End)> = HashMap::new();
-        let mut open = VecDeque::from([(from, None)]);
-        while let Some((host, first)) = open.pop_front() {
+    /// The way from a host to every other one that it can reach.
+    fn ways(&self, from: usize) -> HashMap<usize, Way> {
+        let mut found: HashMap<usize, Way> = HashMap::new();
+        let mut open = VecDeque::from([(from, None, 0)]);
+        while let Some((host, first, hops)) = open.pop_front() {
             if host != from && !self.hosts[host].forwards {
                 continue;
             }
@@ -255,8 +272,8 @@ impl Topology {
                     continue;
                 }
                 let first = first.unwrap_or(arrives);
-                found.insert(next, (first, arrives));
-                open.push_back((next, Some(first)));
+                found.insert(next, Way { first, arrives, hops });
+                open.push_back((next, Some(first), hops + 1));
             }
         }
         found
@@ -269,11 +286,14 @@ impl Topology {
         let own: HashSet<usize> = self.ends(host).map(|end| end.link).collect();
         let others = (0..self.links.len()).filter(|link| !own.contains(link));
         let route = |to: usize| {
-            // By the end that is nearest: one whose way does not arrive over the link itself.
             let ends = [0, 1].map(|side| End { link: to, side });
-            let over = ends.iter().filter_map(|end| Some((end, ways.get(&self.owner(*end)?)?)));
-            let mut over = over.filter(|(_, (_, arrives))| arrives.link != to);
-            over.next().map(|(_, (first, _))| Route { to, via: *first })
+            let over =
+                ends.iter().filter_map(|end| Some((self.owner(*end)?, *ways.get(&self.owner(*end)?)?)));
+            // Not over the link itself.
+            let over = over.filter(|(_, way)| way.arrives.link != to);
+            // Over a host that passes packets on to the other end, the nearest one.
+            let best = over.min_by_key(|(host, way)| (!self.hosts[*host].forwards, way.hops));
+            best.map(|(_, way)| Route { to, via: way.first })
         };
         others.filter_map(route).collect()
     }
@@ -288,8 +308,8 @@ impl Topology {
         }
         let ways = self.ways(host);
         for (number, other) in self.hosts.iter().enumerate() {
-            if let Some((_, arrives)) = ways.get(&number) {
-                names.push((other.name.clone(), arrives.ipv4().into()));
+            if let Some(way) = ways.get(&number) {
+                names.push((other.name.clone(), way.arrives.ipv4().into()));
             }
         }
         for (link, wire) in self.links.iter().enumerate() {
@@ -360,6 +380,23 @@ mod tests {
         let names: HashMap<String, IpAddr> =
             topology.names(topology.host("d").unwrap()).into_iter().collect();
         assert_eq!(names["s"], IpAddr::from([10, 77, 4, 1]));
+    }
+
+    #[test]
+    fn a_host_with_two_links_is_reached_by_each() {
+        let hosts = vec![host("client", false), host("r1", true), host("r2", true), host("core", true)];
+        for turned in [false, true] {
+            let end = |name: &str, router: &str| match turned {
+                true => wire(name, router, "client"),
+                false => wire(name, "client", router),
+            };
+            let links =
+                vec![end("c1", "r1"), end("c2", "r2"), wire("w1", "r1", "core"), wire("w2", "r2", "core")];
+            let topology = Topology { hosts: hosts.clone(), links };
+            let routes = topology.routes(topology.host("core").unwrap());
+            let expected = [(0, 2), (1, 3)].map(|(to, link)| Route { to, via: End { link, side: 0 } });
+            assert_eq!(routes, expected);
+        }
     }
 
     #[test]

@@ -38,6 +38,17 @@ pub struct Trace {
     period: Option<Duration>,
 }
 
+/// A trace in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many.
+    pub steps: usize,
+    /// After which they begin anew.
+    pub period: Option<Duration>,
+    /// Bits per second in the long run.
+    pub mean_rate_bps: Option<u64>,
+}
+
 /// A trace as it travels, not yet checked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -229,10 +240,22 @@ impl Trace {
         self.steps.iter().filter_map(|step| step.delay).max()
     }
 
-    /// The same without its steps but the first: what a report can hold.
+    /// The shortest.
     #[must_use]
-    pub fn in_short(&self) -> Self {
-        Self { steps: self.steps.iter().take(1).copied().collect(), period: self.period }
+    pub fn delay_min(&self) -> Option<Duration> {
+        self.steps.iter().filter_map(|step| step.delay).min()
+    }
+
+    /// The highest rate that it names.
+    #[must_use]
+    pub fn rate_bps_max(&self) -> Option<u64> {
+        self.steps.iter().filter_map(|step| step.rate_bps).max()
+    }
+
+    /// What a report tells of it.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        Summary { steps: self.steps.len(), period: self.period, mean_rate_bps: self.mean_rate_bps() }
     }
 
     /// What holds at `now`, and until when (exclusive).

@@ -7,10 +7,11 @@ use hdrhistogram::Histogram;
 use crate::capture::Tap;
 use crate::dice::Dice;
 use crate::driver::agenda::Agenda;
-use crate::link::{Cause, Counters, Link, LinkConfig, Nanos, Outcome, Run};
+use crate::link::{Cause, Counters, Link, LinkConfig, Nanos, Outcome, Run, bytes_held_max};
 use crate::packet::Train;
 use crate::report::{DirectionReport, Lateness, RuleReport};
 use crate::rules::{Classifier, Rule};
+use crate::trace::Trace;
 
 /// What one direction of a link does with packets: all of them, and those that fit a rule.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Direction<P> {
     classifier: Classifier,
     /// Links that keep packets in queues of their own.
     fair: Vec<usize>,
+    /// Of all links.
+    pub(crate) shortest_delay: Duration,
     agenda: Agenda<(P, Run)>,
     lateness_us: Histogram<u64>,
     /// Packets dropped for want of room, or refused by the kernel.
@@ -45,8 +48,7 @@ pub(crate) struct Direction<P> {
 impl Treatment {
     /// Bytes in flight and queued at the most.
     pub(crate) fn bytes_held_max(&self) -> u64 {
-        let configs = std::iter::once(&self.link).chain(self.rules.iter().map(|(_, _, config)| config));
-        configs.map(LinkConfig::bytes_held_max).fold(0, u64::saturating_add)
+        bytes_held_max(std::iter::once(&self.link).chain(self.rules.iter().map(|(_, _, config)| config)))
     }
 }
 
@@ -58,6 +60,7 @@ impl<P: Copy + PartialEq> Direction<P> {
             rules: Vec::new(),
             classifier: Classifier::default(),
             fair: Vec::new(),
+            shortest_delay: Duration::ZERO,
             agenda: Agenda::new(),
             lateness_us: new_histogram(),
             own_drops: 0,
@@ -78,11 +81,12 @@ impl<P: Copy + PartialEq> Direction<P> {
         }
         let rules: Vec<Rule> = self.rules.iter().map(|(_, rule)| *rule).collect();
         self.classifier = Classifier::new(&rules);
-        self.find_fair();
+        self.look_over();
     }
 
-    fn find_fair(&mut self) {
+    fn look_over(&mut self) {
         self.fair = (0..self.links.len()).filter(|at| self.links[*at].is_fair()).collect();
+        self.shortest_delay = self.shortest();
     }
 
     /// Changes the links; their rules stay.
@@ -94,7 +98,16 @@ impl<P: Copy + PartialEq> Direction<P> {
                 link.set(now, config, &mut self.out);
             }
         }
-        self.find_fair();
+        self.look_over();
+    }
+
+    /// The shortest delay of any of its packets, jitter apart.
+    fn shortest(&self) -> Duration {
+        let of = |link: &Link<P>| {
+            let config = link.config();
+            config.trace.as_ref().and_then(Trace::delay_min).map_or(config.delay, |min| min.min(config.delay))
+        };
+        self.links.iter().map(of).min().unwrap_or_default()
     }
 
     /// The link of packets that fit no rule.
@@ -177,8 +190,9 @@ impl<P: Copy + PartialEq> Direction<P> {
         });
         DirectionReport {
             config: self.config().in_short(),
+            trace: self.config().trace.as_ref().map(Trace::summary),
             counters: self.links.iter().map(Link::counters).fold(Counters::default(), Counters::and),
-            queue_bytes: self.links.iter().map(|link| link.queued_bytes(now)).sum(),
+            queue_bytes: self.links.iter().map(|link| link.queued_bytes(now)).fold(0, u64::saturating_add),
             rules: rules.collect(),
             lateness: Lateness::of(&self.lateness_us),
             own_drops: self.own_drops,

@@ -24,13 +24,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::capture::Tap;
 use crate::dice::Dice;
-use crate::limits::{BREATH_EVERY_NS, BREATH_SHARE, QUANTA_PER_DELAY, QUANTUM_MAX, QUANTUM_MIN_NS};
+use crate::limits::{
+    BREATH_EVERY_NS, BREATH_SHARE, IDLE_FROM_NS, QUANTA_PER_DELAY, QUANTUM_MAX, QUANTUM_MIN_NS,
+    WAKES_LATE_MAX_NS,
+};
 use crate::link::{LinkPair, Nanos, Run};
 use crate::processors::Processors;
 use crate::report::Report;
 
 pub(crate) use direction::Direction;
-use direction::Treatment;
+pub(crate) use direction::Treatment;
 
 /// Where packets are while they are on their way.
 pub(crate) trait Engine {
@@ -142,6 +145,8 @@ pub(crate) struct Driver<E: Engine> {
     processors: Option<Processors>,
     realtime: bool,
     ways: [String; 2],
+    /// By how much an idle driver wakes later than it has asked for, as it was of late.
+    wakes_late_ns: Nanos,
 }
 
 impl<E: Engine> Driver<E> {
@@ -174,6 +179,7 @@ impl<E: Engine> Driver<E> {
             processors: Processors::now(),
             realtime: false,
             ways,
+            wakes_late_ns: 0,
         };
         Ok((driver, DriverHandle { requests, wake }))
     }
@@ -187,9 +193,13 @@ impl<E: Engine> Driver<E> {
         // The default slack of 50 us would be added to every delivery.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
         let mut woke_at = 0;
+        let mut slept = 0;
         let mut breath = Breath::default();
         loop {
-            breath.take(&self.clock);
+            // Who is never done is asked all the same.
+            if breath.take(&self.clock) && !self.answer_requests() {
+                return Ok(());
+            }
             let mut more = false;
             for side in 0..2 {
                 more |= self.engine.take(side, &self.clock, &mut self.directions[side]);
@@ -199,10 +209,13 @@ impl<E: Engine> Driver<E> {
                 continue;
             }
             let done_at = self.clock.now();
-            self.rest(woke_at);
+            if slept < IDLE_FROM_NS {
+                self.rest(woke_at);
+            }
             let asked = self.sleep()?;
             woke_at = self.clock.now();
-            breath.slept(woke_at - done_at);
+            slept = woke_at - done_at;
+            breath.slept(slept);
             if asked && !self.answer_requests() {
                 return Ok(());
             }
@@ -228,7 +241,8 @@ impl<E: Engine> Driver<E> {
     /// On a long link, lets packets gather until the next quantum after `woke_at`: a wake for each takes the CPU from the
     /// hosts, and this much later nobody can tell.
     fn rest(&self, woke_at: Nanos) {
-        let shortest = self.directions.iter().map(|d| d.config().delay).min().unwrap_or_default();
+        let shortest =
+            self.directions.iter().map(|direction| direction.shortest_delay).min().unwrap_or_default();
         let quantum = (shortest / QUANTA_PER_DELAY).min(QUANTUM_MAX);
         let next = woke_at.saturating_add(u64::try_from(quantum.as_nanos()).unwrap_or(u64::MAX));
         let left = next.saturating_sub(self.clock.now());
@@ -238,25 +252,42 @@ impl<E: Engine> Driver<E> {
     }
 
     /// Sleeps until a packet comes, one is due, or there is a request (then true).
-    fn sleep(&self) -> io::Result<bool> {
+    fn sleep(&mut self) -> io::Result<bool> {
         let due = self.directions.iter().filter_map(Direction::due).min();
-        let timeout = due.map(|due| due.saturating_sub(self.clock.now()));
-        if timeout == Some(0) {
+        let left = due.map(|due| due.saturating_sub(self.clock.now()));
+        if left == Some(0) {
             return Ok(false);
         }
-        let timeout = timeout
+        // A processor that sleeps wakes late. Who has nothing else to do asks to be woken earlier, and waits awake.
+        let early = match left {
+            Some(left) if left >= IDLE_FROM_NS => self.wakes_late_ns,
+            _ => 0,
+        };
+        let timeout = left
+            .map(|left| left - early)
             .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+        let asleep_at = self.clock.now();
         let sources = self.engine.sources();
         let mut fds = [
             PollFd::new(&sources[0], PollFlags::IN),
             PollFd::new(&sources[1], PollFlags::IN),
             PollFd::new(&self.wake, PollFlags::IN),
         ];
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) => Ok(!fds[2].revents().is_empty()),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
+        let woken = match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(woken) => woken,
+            Err(rustix::io::Errno::INTR) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let asked = !fds[2].revents().is_empty();
+        if let (0, Some(due), Some(left)) = (woken, due, left.filter(|left| *left >= IDLE_FROM_NS)) {
+            let late = self.clock.now().saturating_sub(asleep_at + left - early).min(WAKES_LATE_MAX_NS);
+            // A running mean: one stall is no rule.
+            self.wakes_late_ns = (self.wakes_late_ns * 7 + late) / 8;
+            while self.clock.now() < due {
+                std::hint::spin_loop();
+            }
         }
+        Ok(asked)
     }
 
     /// False when the driver shall end.
@@ -297,17 +328,18 @@ struct Breath {
 }
 
 impl Breath {
-    /// Pauses, if it is time to and there has not been sleep enough.
-    fn take(&mut self, clock: &Clock) {
+    /// Pauses, if there has not been sleep enough. True when it was time to.
+    fn take(&mut self, clock: &Clock) -> bool {
         let passed = clock.now().saturating_sub(self.began);
         if passed < BREATH_EVERY_NS {
-            return;
+            return false;
         }
         let left = (passed / BREATH_SHARE).saturating_sub(self.slept);
         if left > 0 {
             std::thread::sleep(Duration::from_nanos(left));
         }
         *self = Self { began: clock.now(), slept: 0 };
+        true
     }
 
     /// It has slept for want of work.
@@ -317,7 +349,7 @@ impl Breath {
 }
 
 /// A link's two directions.
-fn treatments(link: LinkPair) -> [Treatment; 2] {
+pub(crate) fn treatments(link: LinkPair) -> [Treatment; 2] {
     let (forward, backward) = link
         .rules
         .into_iter()

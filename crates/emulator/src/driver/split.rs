@@ -3,16 +3,19 @@
 //! Per packet: one read, one write (two copies), ~1 us; a packet of up to 64 KiB counts as one.
 
 use std::cell::RefCell;
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::capture::{Stage, Tap};
-use crate::driver::{Clock, Direction, Engine};
+use crate::driver::{Clock, Direction, Engine, Treatment};
 use crate::limits::{MEMORY_SLACK_BYTES, MEMORY_TOUCHED_BYTES_MAX, READ_BATCH};
-use crate::link::{Cause, LinkConfig, LinkPair, Nanos, Run};
+use crate::link::{LinkConfig, Nanos, Run};
 use crate::memory::{Handle, PacketMemory};
-use crate::packet::{Packet, VNET_HEADER_BYTES, mark_congestion};
+use crate::packet::{Cut, Packet, VNET_HEADER_BYTES, mark_congestion};
 use crate::tun::Tun;
+
+/// In a capture.
+const OWN_DROP: &str = "dropped by the emulator itself, which had no room for it or could not write it";
 
 /// Two TUN devices and the packets on their way between them.
 #[derive(Debug)]
@@ -22,14 +25,14 @@ pub(crate) struct SplitEngine {
 }
 
 impl SplitEngine {
-    /// Between the devices of `near` and `far`; memory for what `link` can hold is touched now.
+    /// Between the devices of two hosts; memory for what `ways` can hold is touched now.
     #[must_use]
-    pub(crate) fn new(near: Tun, far: Tun, link: &LinkPair) -> Self {
-        let memory = [&link.forward, &link.backward].map(|config| {
-            let held = config.bytes_held_max();
-            PacketMemory::new(held.saturating_add(MEMORY_SLACK_BYTES), touched_bytes(config))
+    pub(crate) fn new(devices: [Tun; 2], ways: [&Treatment; 2]) -> Self {
+        let memory = ways.map(|way| {
+            let held = way.bytes_held_max();
+            PacketMemory::new(held.saturating_add(MEMORY_SLACK_BYTES), touched_bytes(&way.link))
         });
-        Self { devices: [near, far], memory }
+        Self { devices, memory }
     }
 }
 
@@ -45,10 +48,13 @@ impl Engine for SplitEngine {
         for _ in 0..READ_BATCH {
             let now = clock.now();
             let Some(room) = memory.room() else {
-                let mut lost = [0u8; 128]; // the kernel cuts the packet off
-                match device.read_packet(&mut lost) {
-                    Ok(_) => direction.own_drops += 1,
-                    Err(_) => return false,
+                let mut lost = [0u8; 256]; // the kernel cuts the packet off
+                let Ok(len) = device.read_packet(&mut lost) else { return false };
+                direction.own_drops += 1;
+                if let Some(tap) = &mut direction.tap {
+                    let head = lost.get(VNET_HEADER_BYTES..len).unwrap_or_default();
+                    tap.record(now, Stage::Sent, [head, &[]], None);
+                    tap.record(now, Stage::Dropped, [head, &[]], Some(OWN_DROP));
                 }
                 continue;
             };
@@ -70,13 +76,21 @@ impl Engine for SplitEngine {
 
     fn deliver(&mut self, side: usize, now: Nanos, packet: Handle, run: &Run, tap: Option<&mut Tap>) -> bool {
         let memory = &mut self.memory[side];
-        let bytes = memory.bytes(packet);
-        let written = write_run(&self.devices[1 - side], bytes, run);
-        if let Some(tap) = tap {
-            record(tap, now, Stage::Delivered, bytes, run, None);
+        let part = Part::of(memory.bytes(packet), run);
+        let written = part.as_ref().is_some_and(|part| {
+            let [first, rest] = part.bytes();
+            self.devices[1 - side].write_packet(&[IoSlice::new(first), IoSlice::new(rest)]).is_ok()
+        });
+        if let (Some(tap), Some(part)) = (tap, &part) {
+            let (stage, why) = match written {
+                true => (Stage::Delivered, None),
+                false => (Stage::Dropped, Some(OWN_DROP)),
+            };
+            part.record(tap, now, stage, why);
         }
+        drop(part);
         memory.release(packet);
-        written.is_ok()
+        written
     }
 
     fn flush(&mut self, _side: usize) -> bool {
@@ -119,38 +133,58 @@ fn settle(memory: &mut PacketMemory, now: Nanos, direction: &mut Direction<Handl
         |packet| memory.borrow_mut().release(packet),
         |tap, packet, segment, cause| {
             let run = Run { first: segment, count: 1, deliver_at: 0, corrupt: None, mark: false };
-            record(tap, now, Stage::Dropped, memory.borrow().bytes(packet), &run, Some(cause));
+            if let Some(part) = Part::of(memory.borrow().bytes(packet), &run) {
+                part.record(tap, now, Stage::Dropped, Some(cause.in_words()));
+            }
         },
     );
 }
 
-/// Records the part of the packet in `bytes` that `run` names.
-fn record(tap: &mut Tap, now: Nanos, stage: Stage, bytes: &[u8], run: &Run, cause: Option<Cause>) {
-    let Some(packet) = Packet::parse(bytes) else { return };
-    let cut = packet.cut(run);
-    tap.record(now, stage, [&cut.headers()[VNET_HEADER_BYTES..], cut.payload], cause);
+/// A packet that stands for a run of another one's segments, or that one itself.
+#[allow(clippy::large_enum_variant)] // one at a time, never stored
+enum Part<'a> {
+    Whole(&'a [u8]),
+    Cut(Cut<'a>),
+    /// Rare: changed, where the original may be shared by other runs.
+    Changed(Vec<u8>),
 }
 
-/// Writes the part of the packet in `bytes` that `run` names.
-fn write_run(device: &Tun, bytes: &[u8], run: &Run) -> io::Result<()> {
-    let Some(packet) = Packet::parse(bytes) else { return Ok(()) };
-    if packet.is_whole(run) {
-        return device.write_packet(&[IoSlice::new(bytes)]);
+impl<'a> Part<'a> {
+    /// What `run` names of the packet in `bytes`, with its mark and its flipped bit.
+    fn of(bytes: &'a [u8], run: &Run) -> Option<Self> {
+        let packet = Packet::parse(bytes)?;
+        if packet.is_whole(run) {
+            return Some(Self::Whole(bytes));
+        }
+        let cut = packet.cut(run);
+        let flip = run.corrupt.and_then(|random| packet.corrupt_bit(run, random));
+        if flip.is_none() && !run.mark {
+            return Some(Self::Cut(cut));
+        }
+        let headers = cut.headers().len();
+        let mut bytes = [cut.headers(), cut.payload].concat();
+        if let Some((at, bit)) = flip {
+            bytes[headers + at] ^= bit;
+        }
+        if run.mark {
+            mark_congestion(&mut bytes[VNET_HEADER_BYTES..]);
+        }
+        Some(Self::Changed(bytes))
     }
-    let cut = packet.cut(run);
-    let flip = run.corrupt.and_then(|random| packet.corrupt_bit(run, random));
-    if flip.is_none() && !run.mark {
-        return device.write_packet(&[IoSlice::new(cut.headers()), IoSlice::new(cut.payload)]);
+
+    /// In two parts, vnet header first.
+    fn bytes(&self) -> [&[u8]; 2] {
+        match self {
+            Self::Whole(bytes) => [bytes, &[]],
+            Self::Cut(cut) => [cut.headers(), cut.payload],
+            Self::Changed(bytes) => [bytes, &[]],
+        }
     }
-    // Rare; the original may be shared by other runs.
-    let mut bytes = [cut.headers(), cut.payload].concat();
-    if let Some((at, bit)) = flip {
-        bytes[cut.headers().len() + at] ^= bit;
+
+    fn record(&self, tap: &mut Tap, now: Nanos, stage: Stage, why: Option<&'static str>) {
+        let [first, rest] = self.bytes();
+        tap.record(now, stage, [&first[VNET_HEADER_BYTES..], rest], why);
     }
-    if run.mark {
-        mark_congestion(&mut bytes[VNET_HEADER_BYTES..]);
-    }
-    device.write_packet(&[IoSlice::new(&bytes)])
 }
 
 /// Memory worth touching before the start: what a full link holds, if it is fast enough for page faults to matter.

@@ -216,6 +216,28 @@ fn fates_do_not_depend_on_timing_or_on_other_flows() {
 }
 
 #[test]
+fn what_kernels_say_among_themselves_shifts_nothing() {
+    let lost = |kernels: bool| {
+        let mut link = link(LinkConfig { loss: LossModel::Random(p(0.05)), ..LinkConfig::default() });
+        let address = |last: u16| std::net::IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, last]);
+        let mut lost = Vec::new();
+        for i in 0..2000 {
+            if kernels && i % 7 == 0 {
+                const ICMPV6: u8 = 58;
+                let flow = FlowKey::new(address(1), address(i), ICMPV6, (0, 0));
+                offer(&mut link, 0, &Train { flow, ..train(0, 1) });
+            }
+            if offer(&mut link, 0, &train(1 + i % 3, 1)).is_empty() {
+                lost.push(i);
+            }
+        }
+        lost
+    };
+    assert!(lost(false).len() > 50);
+    assert_eq!(lost(false), lost(true));
+}
+
+#[test]
 fn jitter_keeps_the_order_unless_it_may_not() {
     let jitter = |overtakes| LinkConfig {
         delay: Duration::from_millis(10),

@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -203,6 +205,10 @@ struct Guard {
 
 impl Guard {
     fn run(self) -> anyhow::Result<ExitCode> {
+        // The whole group is asked to end, and the guard waits with it for those who tidy up first. A handler, since what
+        // is ignored would be so for the command as well.
+        let asked = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGTERM, asked)?;
         let mut child = shell(&self.command).stdin(Stdio::null()).spawn()?;
         std::thread::spawn(|| {
             let _ = io::copy(&mut io::stdin(), &mut io::sink()); // an error is an end too
@@ -238,9 +244,7 @@ impl Services {
 
 impl Drop for Services {
     fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = end_group(child); // the next ones are to end too
-        }
+        end_groups(&mut self.0);
     }
 }
 
@@ -372,8 +376,9 @@ impl Run {
     fn run(self) -> anyhow::Result<ExitCode> {
         let Network { described, mut commands, seed } = self.network.network(EngineChoice::Auto)?;
         let on = self.on.clone().or_else(|| Some(described.hosts.first()?.name.clone())).unwrap_or_default();
+        let mut graph = self.graph.clone().map(Graph::new).transpose()?;
         namespace::gain_rights()?;
-        let network = Running::start(described, seed, self.network.capture.as_deref())?;
+        let mut network = Running::start(described, seed, self.network.capture.as_deref())?;
         commands.extend(self.far.map(|command| HostCommand { host: "far".to_owned(), command }));
         let services = Services::start(&network, &commands, true)?;
         // Ctrl-C reaches the command by itself; this process stays to end the far one and to report.
@@ -382,7 +387,6 @@ impl Run {
             signal_hook::consts::SIGTERM,
             signal_hook::consts::SIGHUP,
         ])?;
-        let mut graph = self.graph.clone().map(Graph::new);
         let mut command = Command::new(&self.command[0]);
         let child = network.spawn(&on, command.args(&self.command[1..]));
         let status = std::thread::scope(|scope| {
@@ -395,14 +399,12 @@ impl Run {
             drop(done);
             status
         });
-        if let Some(graph) = graph {
-            graph.draw()?;
-        }
         drop(services);
         if !self.quiet {
             network.report()?.iter().for_each(|report| eprintln!("{report}"));
         }
-        network.finish().context("cannot write the capture")?;
+        network.end().context("cannot write the capture")?;
+        graph.as_ref().map_or(Ok(()), Graph::draw)?;
         Ok(exit_code_of(status?))
     }
 }
@@ -467,7 +469,6 @@ impl Up {
         detach_stdio()?;
         daemon.serve(&mut network, user.as_ref())?;
         drop(services);
-        network.finish().context("cannot write the capture")?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -509,8 +510,11 @@ struct Graph {
 }
 
 impl Graph {
-    fn new(file: PathBuf) -> Self {
-        Self { file, began: Instant::now(), links: Vec::new() }
+    /// An empty one; whether it can be written is told now and not at the end.
+    fn new(file: PathBuf) -> anyhow::Result<Self> {
+        let graph = Self { file, began: Instant::now(), links: Vec::new() };
+        graph.draw()?;
+        Ok(graph)
     }
 
     fn add(&mut self, reports: &[LinkReport]) {
@@ -546,20 +550,23 @@ const GRAPH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Adds to a graph until told to end.
 fn keep_looking(network: &Running, graph: &mut Graph, end: &Receiver<()>) {
+    let mut is_over = false;
     loop {
         if let Ok(reports) = network.report() {
             graph.add(&reports);
         }
-        if end.recv_timeout(GRAPH_INTERVAL) != Err(RecvTimeoutError::Timeout) {
+        if is_over {
             return;
         }
+        // And once more at the end.
+        is_over = end.recv_timeout(GRAPH_INTERVAL) != Err(RecvTimeoutError::Timeout);
     }
 }
 
 impl Show {
     fn run(self) -> anyhow::Result<ExitCode> {
         let mut before: Option<(Instant, Vec<LinkReport>)> = None;
-        let mut graph = self.graph.map(Graph::new);
+        let mut graph = self.graph.map(Graph::new).transpose()?;
         loop {
             let reports = match Client::connect(self.name.clone()).and_then(Client::show) {
                 // It was up, and has been taken down: nothing is wrong.
@@ -625,17 +632,24 @@ fn somebody_listens() -> bool {
         || ["udp", "udp6"].iter().any(|f| lines(f).lines().count() > 1)
 }
 
-/// SIGTERM to the command and what it started, SIGKILL after two seconds.
-fn end_group(child: &mut Child) -> io::Result<()> {
+/// SIGTERM to the commands and what they have started, SIGKILL after two seconds.
+fn end_groups(children: &mut [Child]) {
     use rustix::process::{Signal, kill_process_group};
-    let group = rustix::process::Pid::from_child(child);
-    let _ = kill_process_group(group, Signal::TERM); // it may have ended by itself
+    let to_all = |children: &[Child], signal| {
+        for child in children {
+            let _ = kill_process_group(rustix::process::Pid::from_child(child), signal); // it may have ended by itself
+        }
+    };
+    to_all(children, Signal::TERM);
     let deadline = Instant::now() + Duration::from_secs(2);
-    while child.try_wait()?.is_none() && Instant::now() < deadline {
+    let is_left = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+    while children.iter_mut().any(is_left) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let _ = kill_process_group(group, Signal::KILL);
-    child.wait().map(drop)
+    to_all(children, Signal::KILL);
+    for child in children {
+        let _ = child.wait(); // killed
+    }
 }
 
 /// As a shell tells it: the command's own code, or 128 + the signal that ended it.
