@@ -373,6 +373,7 @@ impl Side {
             counters: counters(&path, &wire, self.drops),
             queue_bytes: wire.backlog,
             lateness: Lateness::default(),
+            lateness_histogram: Vec::new(),
             own_drops: self.drops.own,
             coarse_drops: 0,
             rules: Vec::new(),

@@ -31,6 +31,13 @@ impl Lateness {
             max_us: histogram.max(),
         }
     }
+
+    /// Packets in classes of lateness, each twice as wide as the one before; the upper end of each in microseconds.
+    #[must_use]
+    pub fn classes(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
+        let classes = histogram.iter_log(1, 2.0);
+        classes.map(|class| (class.value_iterated_to(), class.count_since_last_iteration())).collect()
+    }
 }
 
 /// The traffic that fitted a rule.
@@ -65,6 +72,9 @@ pub struct DirectionReport {
     pub rules: Vec<RuleReport>,
     /// How late the driver was.
     pub lateness: Lateness,
+    /// The same as a histogram: up to so many microseconds late, so many packets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lateness_histogram: Vec<(u64, u64)>,
     /// Packets the emulator itself dropped: memory full, or refused by the device.
     pub own_drops: u64,
     /// Packets of many segments that the link's full queue dropped or took as a whole, where a real one takes a part.
@@ -229,4 +239,21 @@ fn write_counters(f: &mut fmt::Formatter<'_>, c: &Counters) -> fmt::Result {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_of_lateness_hold_every_packet() {
+        let mut histogram = Histogram::new_with_bounds(1, 1 << 20, 2).unwrap();
+        for late in [0, 1, 3, 3, 90, 100_000] {
+            histogram.record(late).unwrap();
+        }
+        let classes = Lateness::classes(&histogram);
+        assert_eq!(classes.iter().map(|(_, packets)| packets).sum::<u64>(), 6);
+        assert!(classes.iter().any(|(up_to, packets)| (64..128).contains(up_to) && *packets == 1), "{classes:?}");
+        assert!(classes.is_sorted());
+    }
 }

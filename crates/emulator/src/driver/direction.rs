@@ -195,6 +195,7 @@ impl<P: Copy + PartialEq> Direction<P> {
             queue_bytes: self.links.iter().map(|link| link.queued_bytes(now)).fold(0, u64::saturating_add),
             rules: rules.collect(),
             lateness: Lateness::of(&self.lateness_us),
+            lateness_histogram: Lateness::classes(&self.lateness_us),
             own_drops: self.own_drops,
             coarse_drops: self.coarse_drops,
             not_captured: self.tap.as_ref().map_or(0, Tap::missed),
