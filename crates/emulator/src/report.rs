@@ -253,7 +253,10 @@ mod tests {
         }
         let classes = Lateness::classes(&histogram);
         assert_eq!(classes.iter().map(|(_, packets)| packets).sum::<u64>(), 6);
-        assert!(classes.iter().any(|(up_to, packets)| (64..128).contains(up_to) && *packets == 1), "{classes:?}");
+        assert!(
+            classes.iter().any(|(up_to, packets)| (64..128).contains(up_to) && *packets == 1),
+            "{classes:?}"
+        );
         assert!(classes.is_sorted());
     }
 }

@@ -73,13 +73,22 @@ pub(crate) trait Engine {
 
 /// Time since the driver began.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock(Instant);
+pub(crate) struct Clock {
+    began: Instant,
+    /// So long ago is now.
+    behind: Nanos,
+}
 
 impl Clock {
     /// Nanoseconds since then.
     #[must_use]
     pub(crate) fn now(&self) -> Nanos {
-        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_sub(self.behind)
+    }
+
+    /// The same, so much behind.
+    fn behind(self, behind: Nanos) -> Self {
+        Self { behind, ..self }
     }
 }
 
@@ -175,7 +184,7 @@ impl<E: Engine> Driver<E> {
             ],
             requests: inbox,
             wake: std::sync::Arc::clone(&wake),
-            clock: Clock(Instant::now()),
+            clock: Clock { began: Instant::now(), behind: 0 },
             processors: Processors::now(),
             realtime: false,
             ways,
@@ -200,16 +209,20 @@ impl<E: Engine> Driver<E> {
             if breath.take(&self.clock) && !self.answer_requests() {
                 return Ok(());
             }
+            // Who was idle has been woken some time after the packet came.
+            let came_before = if slept >= IDLE_FROM_NS { self.wakes_late_ns } else { 0 };
+            slept = 0;
+            let clock = self.clock.behind(came_before);
             let mut more = false;
             for side in 0..2 {
-                more |= self.engine.take(side, &self.clock, &mut self.directions[side]);
+                more |= self.engine.take(side, &clock, &mut self.directions[side]);
                 self.deliver_due(side);
             }
             if more {
                 continue;
             }
             let done_at = self.clock.now();
-            if slept < IDLE_FROM_NS {
+            if came_before == 0 {
                 self.rest(woke_at);
             }
             let asked = self.sleep()?;
