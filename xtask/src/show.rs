@@ -100,7 +100,7 @@ pub(crate) fn record(path: &Path, json: &str) -> anyhow::Result<()> {
 
 fn named_from_top(json: &str, top: &Path) -> String {
     // Only where a word begins: another file's path may end in the same words.
-    ['"', ' ', '='].iter().fold(json.to_owned(), |json, before| {
+    ['"', ' ', '=', ':'].iter().fold(json.to_owned(), |json, before| {
         json.replace(&format!("{before}{}/", top.display()), &before.to_string())
     })
 }
@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn a_record_names_files_from_the_top_of_the_tree() {
-        let json = r#"["/longhaul/target/release/longhaul", "/longhaul-data/x", "--to=/longhaul/x", "/me/longhaul/x"]"#;
+        let json = r#"["/longhaul/target/release/longhaul", "/longhaul-data/x", "--to=/longhaul/x", "host:/longhaul/x", "/me/longhaul/x"]"#;
         let named = named_from_top(json, Path::new("/longhaul"));
-        assert_eq!(named, r#"["target/release/longhaul", "/longhaul-data/x", "--to=x", "/me/longhaul/x"]"#);
+        assert_eq!(named, r#"["target/release/longhaul", "/longhaul-data/x", "--to=x", "host:x", "/me/longhaul/x"]"#);
     }
 }

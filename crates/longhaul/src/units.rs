@@ -503,6 +503,13 @@ mod tests {
         fn no_text_panics(text in "\\PC*") {
             let _ = (duration(&text), rate(&text), size(&text), probability(&text), queue(&text));
             let _ = (loss(&text), jitter(&text), reorder(&text), outage(&text), aqm(&text));
+            let _ = (table_of_steps(&text), Trace::from_mahimahi(&text));
+        }
+
+        #[test]
+        fn no_table_panics(lines in prop::collection::vec("[0-9]{1,4}(ms|s)?(,(repeat|[0-9]{1,3}(Mbit|kbit|)))?", 0..9)) {
+            let table = format!("time,rate\n{}", lines.join("\n"));
+            let _ = (table_of_steps(&table), Trace::from_mahimahi(&lines.join("\n")));
         }
     }
 }

@@ -222,6 +222,16 @@ mod tests {
         );
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_file_panics(at in 0usize..SITE.len(), len in 0usize..40, put in "\\PC{0,8}") {
+            // The site, with a part of it replaced.
+            let mut text = SITE.to_owned();
+            text.replace_range(at..(at + len).min(SITE.len()), &put);
+            let _ = parse(&text, EngineChoice::Auto).map(|(topology, ..)| topology.check());
+        }
+    }
+
     #[test]
     fn what_is_wrong_is_told() {
         for (text, what) in [
