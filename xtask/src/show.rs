@@ -121,6 +121,9 @@ mod tests {
     fn a_record_names_files_from_the_top_of_the_tree() {
         let json = r#"["/longhaul/target/release/longhaul", "/longhaul-data/x", "--to=/longhaul/x", "host:/longhaul/x", "/me/longhaul/x"]"#;
         let named = named_from_top(json, Path::new("/longhaul"));
-        assert_eq!(named, r#"["target/release/longhaul", "/longhaul-data/x", "--to=x", "host:x", "/me/longhaul/x"]"#);
+        assert_eq!(
+            named,
+            r#"["target/release/longhaul", "/longhaul-data/x", "--to=x", "host:x", "/me/longhaul/x"]"#
+        );
     }
 }
