@@ -150,8 +150,11 @@ impl<T: Copy> FairQueues<T> {
                 self.old.push_back(number);
                 continue;
             }
-            let Some(next) = queue.take(now, target, interval, ecn, gone, &mut self.packets, &mut self.bytes)
-            else {
+            let (packets, bytes) = (queue.packets.len(), queue.bytes);
+            let next = queue.take(now, target, interval, ecn, gone);
+            self.packets -= (packets - queue.packets.len()) as u64;
+            self.bytes -= bytes - queue.bytes;
+            let Some(next) = next else {
                 list.pop_front();
                 // A new queue that is empty waits behind the old ones: otherwise a flow that sends a packet now and then
                 // would always be new (RFC 8290, section 4.2).
@@ -189,7 +192,6 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Copy> Queue<T> {
-    #[allow(clippy::too_many_arguments)] // RFC 8290's parameters and the sums over all queues
     fn take(
         &mut self,
         now: Nanos,
@@ -197,13 +199,9 @@ impl<T: Copy> Queue<T> {
         interval: Duration,
         ecn: bool,
         gone: &mut impl FnMut(T),
-        packets: &mut u64,
-        bytes: &mut u64,
     ) -> Option<Next<T>> {
         while let Some(packet) = self.packets.pop_front() {
             self.bytes -= u64::from(packet.bytes);
-            *packets -= 1;
-            *bytes -= u64::from(packet.bytes);
             // The last packet of a queue has not waited too long, whatever it has (RFC 8289, section 5.4).
             let is_last = self.bytes <= u64::from(MTU + ETHERNET_OVERHEAD_BYTES);
             let waited = if is_last { 0 } else { now.saturating_sub(packet.came) };
