@@ -23,10 +23,12 @@ pub(super) struct DirectWrites {
     took_ns: AtomicU64,
 }
 
-/// Slower than so many nanoseconds a byte (60 MB/s for each thread), over [`SIGHT_BYTES`], is a disk that seeks.
-const SEEKING_NS_PER_BYTE: u64 = 16;
+/// Slower than so many nanoseconds a byte (30 MB/s for each thread), over [`SIGHT_BYTES`], is a disk that seeks: between
+/// two writes of 1 MiB it moves its heads for 10 ms, while each of the other threads waits for it.
+const SEEKING_NS_PER_BYTE: u64 = 32;
 
-const SIGHT_BYTES: u64 = 16 << 20;
+/// So many that a disk or a processor that is held up for a tenth of a second does not pass for a disk that seeks.
+const SIGHT_BYTES: u64 = 128 << 20;
 
 impl DirectWrites {
     pub(super) fn new(writing: Writing, base: &Dir) -> Self {
