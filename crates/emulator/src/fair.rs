@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::aqm::{CoDel, Verdict};
-use crate::limits::{ETHERNET_OVERHEAD_BYTES, FAIR_DROP_BATCH, FAIR_QUEUES, MTU};
+use crate::limits::{FAIR_DROP_BATCH, FAIR_QUEUES, FULL_PACKET_BYTES};
 use crate::link::Nanos;
 
 /// Bytes that a queue may send in its turn: a full packet (RFC 8290, section 5.2.4).
-const QUANTUM: i64 = (MTU + ETHERNET_OVERHEAD_BYTES) as i64;
+const QUANTUM: i64 = FULL_PACKET_BYTES as i64;
 
 /// A packet that waits.
 #[derive(Clone, Copy, Debug)]
@@ -203,7 +203,7 @@ impl<T: Copy> Queue<T> {
         while let Some(packet) = self.packets.pop_front() {
             self.bytes -= u64::from(packet.bytes);
             // The last packet of a queue has not waited too long, whatever it has (RFC 8289, section 5.4).
-            let is_last = self.bytes <= u64::from(MTU + ETHERNET_OVERHEAD_BYTES);
+            let is_last = self.bytes <= FULL_PACKET_BYTES;
             let waited = if is_last { 0 } else { now.saturating_sub(packet.came) };
             match self.codel.judge(now, waited, target, interval, ecn && packet.can_be_marked) {
                 Verdict::Drop => gone(packet.item),

@@ -20,7 +20,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`link`] | one direction of a link: what happens to each packet, and when |
+//! | [`link`] | one direction of a link: its settings; what happens to each packet, and when |
 //! | [`dice`] | seeded decisions keyed by flow and packet number |
 //! | [`aqm`], [`fair`], [`loss`], [`delay`], [`outage`], [`trace`] | how a queue is managed, a queue for each flow, which packets are lost, how the delay varies, when the link is down, what changes with time |
 //! | [`rules`] | which packets have a link of their own |

@@ -15,6 +15,9 @@ pub const DELAY_MAX: Duration = Duration::from_secs(3600);
 /// (IEEE 802.3). With it, 1 Gbit/s carries 941 Mbit/s of TCP payload in 1500-byte packets with timestamps.
 pub const ETHERNET_OVERHEAD_BYTES: u32 = 38;
 
+/// A full packet on the wire.
+pub const FULL_PACKET_BYTES: u64 = (MTU + ETHERNET_OVERHEAD_BYTES) as u64;
+
 /// A GSO packet travels whole only while its time on the wire is below this; a slower link carries it in parts,
 /// so that its receiver sees the rate of the link and not bursts.
 pub const CARRY_WHOLE_MAX: Duration = Duration::from_millis(1);

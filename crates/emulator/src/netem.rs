@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use crate::delay::{Jitter, Shape};
 use crate::dice::Probability;
-use crate::limits::{ETHERNET_OVERHEAD_BYTES, HELD_PACKETS_MAX, MTU};
+use crate::limits::{ETHERNET_OVERHEAD_BYTES, FULL_PACKET_BYTES, HELD_PACKETS_MAX};
 use crate::link::{Counters, LinkConfig, LinkPair};
 use crate::loss::LossModel;
 use crate::namespace::{Namespace, NamespaceError};
@@ -158,7 +158,7 @@ impl Qdiscs {
         }
         let queue = match (queue_packets, queue_bytes) {
             (Some(packets), _) => packets.get(),
-            (None, Some(bytes)) => (bytes / u64::from(MTU + ETHERNET_OVERHEAD_BYTES)).max(1),
+            (None, Some(bytes)) => (bytes / FULL_PACKET_BYTES).max(1),
             (None, None) => u64::from(HELD_PACKETS_MAX),
         };
         let queue = queue.min(HELD_PACKETS_MAX.into());

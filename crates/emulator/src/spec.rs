@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::aqm::Aqm;
 use crate::delay::Jitter;
 use crate::dice::Probability;
-use crate::limits::{DELAY_MAX, ETHERNET_OVERHEAD_BYTES, MTU};
+use crate::limits::{DELAY_MAX, FULL_PACKET_BYTES};
 use crate::link::{LinkConfig, LinkPair, Reorder};
 use crate::loss::LossModel;
 use crate::outage::Outage;
@@ -80,7 +80,7 @@ pub enum SpecError {
 }
 
 /// The smallest queue a BDP is rounded up to: 64 full packets, so that short links pass the bursts TCP sends.
-const QUEUE_BYTES_MIN: u64 = 64 * (MTU + ETHERNET_OVERHEAD_BYTES) as u64;
+const QUEUE_BYTES_MIN: u64 = 64 * FULL_PACKET_BYTES;
 
 /// Room beyond what random drop lets a queue become, in multiples of its maximum.
 const DRD_QUEUE: NonZeroU64 = NonZeroU64::new(2).unwrap();

@@ -8,9 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::dice::Probability;
-use crate::limits::{
-    DELAY_MAX, ETHERNET_OVERHEAD_BYTES, MTU, TRACE_RATE_BPS_MIN, TRACE_STEP_MIN, TRACE_STEPS_MAX,
-};
+use crate::limits::{DELAY_MAX, FULL_PACKET_BYTES, TRACE_RATE_BPS_MIN, TRACE_STEP_MIN, TRACE_STEPS_MAX};
 use crate::link::Nanos;
 
 /// What holds from one moment to the next step's.
@@ -112,7 +110,7 @@ pub enum BadTrace {
 
 /// One chance to send, as mahimahi means it: a full packet. Here with Ethernet's overhead, so that full packets leave at
 /// the trace's pace.
-const OPPORTUNITY_BITS: u64 = (MTU + ETHERNET_OVERHEAD_BYTES) as u64 * 8;
+const OPPORTUNITY_BITS: u64 = FULL_PACKET_BYTES * 8;
 
 impl Trace {
     /// Checks the steps; with `period` they begin anew after it.

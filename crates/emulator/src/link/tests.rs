@@ -1,7 +1,12 @@
+use std::num::NonZeroU64;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::delay::Shape;
+use crate::delay::{Jitter, Shape};
+use crate::dice::Probability;
+use crate::loss::LossModel;
+use crate::outage::Outage;
 use crate::packet::{FlowKey, Train};
 use crate::trace::Step;
 
