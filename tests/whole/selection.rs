@@ -129,6 +129,12 @@ fn a_list_names_the_files() {
     write(&stage.path("list"), "line\nend\0four\0");
     push(&stage, &["-0", "--files-from", &list], "tree", "").expect(0);
     assert_eq!(read(&stage.path("far/line\nend")), "line\nend");
+    // All of it.
+    let dot = stage.path("dot").display().to_string();
+    write(&stage.path("dot"), ".\n");
+    assert!(!stage.path("far/a/two").exists());
+    push(&stage, &["-r", "--files-from", &dot], "tree", "").expect(0);
+    assert_eq!(read(&stage.path("far/a/two")), "a/two");
     // The other way round.
     std::fs::create_dir(stage.path("near/got")).unwrap();
     let mut pull = stage.cp(&["-0", "--files-from", &list, "longhaul://far/data/."]);

@@ -18,7 +18,7 @@ use crate::progress::{Problem, Problems, Progress};
 use crate::source::{CopyError, Source};
 use crate::station::Station;
 use crate::target::Target;
-use crate::walk::{SourceRoot, Walk};
+use crate::walk::{Paths, SourceRoot, Walk};
 
 /// What is to be copied, as the person says it.
 #[derive(Clone, Debug)]
@@ -163,7 +163,7 @@ impl Copy {
         let walk = Walk::new(
             self.options.clone(),
             self.excludes.clone(),
-            self.only.clone(),
+            (!self.only.is_empty()).then(|| Box::new(self.only.clone().into_iter()) as Paths),
             out,
             self.problems.clone(),
             Arc::clone(&self.progress),

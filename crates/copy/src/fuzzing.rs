@@ -156,7 +156,7 @@ pub fn journal(bytes: &[u8]) -> Option<ReadJournal> {
 #[must_use]
 pub fn make_journal(size: u64, parts: &[(u64, u32)]) -> Vec<u8> {
     let modified = longhaul_files::Time { seconds: 1, nanos: 2 };
-    let mut bytes = journal::JournalHead { boot: [3; 16], size, modified, run: 5 }.encode().to_vec();
+    let mut bytes = journal::JournalHead { boot: [3; 16], size, modified, mark: 0, run: 5 }.encode().to_vec();
     for &(offset, length) in parts {
         bytes.extend(JournalRecord { offset, length, checksum: 4 }.encode());
     }

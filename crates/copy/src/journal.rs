@@ -1,7 +1,7 @@
 //! What has arrived of a file that is not whole yet, so that a later run can go on from there. Pure: bytes in and out.
 //!
 //! ```text
-//! header  | "LHJOURN1" | boot (16) | size | mtime s | mtime ns | 0 (4) | run | check |   64 bytes
+//! header  | "LHJOURN2" | boot (16) | size | mtime s | mtime ns | mark (4) | run | check |   64 bytes
 //! record  | offset | length | check of the record (4) | checksum of the bytes |   24 bytes, one per stored frame
 //! ```
 //!
@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use longhaul_files::Time;
 use longhaul_transport::limits::FRAME_PAYLOAD_MAX;
 
-const MAGIC: [u8; 8] = *b"LHJOURN1";
+const MAGIC: [u8; 8] = *b"LHJOURN2";
 
 /// Which file of which run of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(crate) struct JournalHead {
     pub(crate) size: u64,
     /// Time of the source's last change.
     pub(crate) modified: Time,
+    /// The sender's mark of the source.
+    pub(crate) mark: u32,
     /// Drawn at random for this journal: it tells whether a journal is still the one that was read.
     pub(crate) run: u64,
 }
@@ -50,7 +52,7 @@ struct WireHead {
     size: U64,
     seconds: I64,
     nanos: U32,
-    zero: U32,
+    mark: U32,
     run: U64,
     check: U64,
 }
@@ -77,7 +79,7 @@ impl JournalHead {
             size: self.size.into(),
             seconds: self.modified.seconds.into(),
             nanos: self.modified.nanos.into(),
-            zero: 0.into(),
+            mark: self.mark.into(),
             run: self.run.into(),
             check: 0.into(),
         };
@@ -92,6 +94,7 @@ impl JournalHead {
             boot: wire.boot,
             size: wire.size.get(),
             modified: Time { seconds: wire.seconds.get(), nanos: wire.nanos.get() },
+            mark: wire.mark.get(),
             run: wire.run.get(),
         })
     }
@@ -167,7 +170,13 @@ mod tests {
     }
 
     fn head() -> JournalHead {
-        JournalHead { boot: [7; 16], size: 1 << 50, modified: Time { seconds: -3, nanos: 5 }, run: 9 }
+        JournalHead {
+            boot: [7; 16],
+            size: 1 << 50,
+            modified: Time { seconds: -3, nanos: 5 },
+            mark: 8,
+            run: 9,
+        }
     }
 
     fn read(bytes: &[u8]) -> Option<(JournalHead, Vec<JournalRecord>)> {

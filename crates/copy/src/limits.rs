@@ -25,7 +25,10 @@ pub const UNDER_WAY_KIB_MAX: usize = 64 << 10;
 /// The same at a receiver, where offers that the sender has not had answered yet come to it; twice over.
 pub const WANTED_KIB_MAX: usize = 2 * UNDER_WAY_KIB_MAX;
 
-/// Directories whose end has not come: each ~0.3 KiB. A walk has no more than its depth; a list of files may name as
+/// What the extended attributes of directories under way may take: as much as their files' entries.
+pub const DIR_XATTR_BYTES_MAX: usize = 64 << 20;
+
+/// Directories whose end has not come: each ~0.3 KiB without extended attributes. A walk has no more than its depth; a list of files may name as
 /// many.
 pub const DIRS_OPEN_MAX: usize = 1 << 20;
 
@@ -82,6 +85,9 @@ pub const LISTED_BYTES_MAX: usize = 48 << 10;
 
 /// Messages that such a list may take: 48 MiB of names.
 pub const LISTED_PARTS_MAX: usize = 1024;
+
+/// Names in such a list: each takes 32 bytes beside itself, so 64 MiB.
+pub const LISTED_PATHS_MAX: usize = 2 << 20;
 
 /// Threads that finish large files (sync and rename) of one copy.
 pub const FINISHERS: usize = 4;

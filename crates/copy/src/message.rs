@@ -172,6 +172,9 @@ pub(crate) struct WireEntry {
     /// The stored parts of a file with holes; empty: all of it.
     #[prost(message, repeated, tag = "16")]
     pub(crate) data: Vec<WireRange>,
+    /// A file's: made of the time of its last change of any kind. What has arrived of another is of no use.
+    #[prost(fixed32, tag = "17")]
+    pub(crate) mark: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -312,7 +315,7 @@ pub(crate) struct Entry {
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum What {
-    File { size: u64, has_hard_links: bool, data: Vec<(u64, u64)> },
+    File { size: u64, has_hard_links: bool, data: Vec<(u64, u64)>, mark: u32 },
     HardLink { to: u64 },
     Dir,
     DirEnd,
@@ -345,6 +348,14 @@ impl Offer {
     }
 }
 
+impl Meta {
+    /// What its extended attributes take of memory.
+    pub(crate) fn xattr_bytes(&self) -> usize {
+        let each = |xattr: &Xattr| size_of::<Xattr>() + xattr.name.len() + xattr.value.len();
+        self.xattrs.iter().map(each).sum()
+    }
+}
+
 impl WireEntry {
     fn check(self) -> Result<Entry, BadMessage> {
         let kind = WireKind::try_from(self.kind).map_err(|_| BadMessage)?;
@@ -365,7 +376,7 @@ impl WireEntry {
             _ if self.hard_link_to > 0 => What::HardLink { to: self.hard_link_to },
             WireKind::File => {
                 let data = check_ranges(&self.data, self.size)?;
-                What::File { size: self.size, has_hard_links: self.has_hard_links, data }
+                What::File { size: self.size, has_hard_links: self.has_hard_links, data, mark: self.mark }
             }
             WireKind::Dir => What::Dir,
             WireKind::DirEnd => What::DirEnd,

@@ -32,11 +32,13 @@ pub(crate) fn is_ours(name: &Name) -> bool {
         && [".part", ".journal", ".tmp"].iter().any(|suffix| bytes.ends_with(suffix.as_bytes()))
 }
 
-/// `.longhaul-<hash><suffix>`: short whatever the length of the name it stands for, and the same in the next run.
+/// `.longhaul-<hash>-<user><suffix>`: short whatever the length of the name it stands for, and the same in the next run.
+/// Two users who may both write in a directory have no name in common: one could not tell the other's from a dead one.
 fn own_name(name: &Name, suffix: &str) -> Name {
     let hash = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, name.as_bytes());
-    // Letters, digits, `-` and `.`, 34 bytes: always a name.
-    Name::new(format!("{PREFIX}{hash:016x}{suffix}").as_bytes()).unwrap_or_else(|_| name.clone())
+    let user = rustix::process::geteuid().as_raw();
+    // Letters, digits, `-` and `.`, 45 bytes at the most: always a name.
+    Name::new(format!("{PREFIX}{hash:016x}-{user}{suffix}").as_bytes()).unwrap_or_else(|_| name.clone())
 }
 
 /// A name for what replaces something else, in the moment before it does. Random, so that no two copies, on whatever
@@ -59,6 +61,9 @@ fn random() -> u64 {
 pub(crate) struct SourceVersion {
     pub(crate) size: u64,
     pub(crate) modified: Time,
+    /// Made of the time of its last change of any kind (ctime), so that one that is made anew with the same size and time
+    /// of its bytes differs.
+    pub(crate) mark: u32,
 }
 
 /// What an earlier run has left of a file.
@@ -87,7 +92,7 @@ fn read_left_over(dir: &Dir, name: &Name, version: SourceVersion) -> io::Result<
     }
     let journal = BufReader::new(journal.take(JOURNAL_BYTES_MAX));
     let Some((head, records)) = journal::read(journal)? else { return Ok(None) };
-    if (head.size, head.modified) != (version.size, version.modified) {
+    if (head.size, head.modified, head.mark) != (version.size, version.modified, version.mark) {
         return Ok(None);
     }
     // Since the machine's start nothing that was written can be missing.
@@ -190,6 +195,12 @@ fn lock_existing(dir: &Dir, name: &Name) -> Result<Option<File>, PartialError> {
     }
 }
 
+/// Whether what could not be opened for writing is no partial file: a link, a pipe, what somebody else has put there.
+fn is_no_file_of_ours(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::LOOP | Errno::NXIO | Errno::ACCESS | Errno::PERM | Errno::ISDIR))
+}
+
 fn is_called(dir: &Dir, name: &Name, file: &File) -> io::Result<bool> {
     let there = dir.attr(name)?.map(|attr| (attr.device, attr.inode));
     Ok(there == Some(file_id(file)?))
@@ -198,7 +209,8 @@ fn is_called(dir: &Dir, name: &Name, file: &File) -> io::Result<bool> {
 fn lock(part: &File) -> Result<(), PartialError> {
     for _ in 0..LOCK_ATTEMPTS {
         match rustix::fs::flock(part, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => return Ok(()),
+            // Not every file system has locks, or has them switched on.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => return Ok(()),
             Err(Errno::AGAIN) => std::thread::sleep(LOCK_PAUSE),
             Err(error) => return Err(io::Error::from(error).into()),
         }
@@ -236,6 +248,7 @@ impl Partial {
             return Err(error.into());
         }
         let direct = if direct { dir.open_direct(&part_name).ok() } else { None };
+        let direct = direct.filter(|direct| file_id(direct).is_ok_and(|id| id == partial.id));
         Ok(Self { direct: direct.map(Arc::new), ..partial })
     }
 
@@ -253,7 +266,8 @@ impl Partial {
         }
         let journal = dir.create_file(&journal_name)?;
         let boot = boot_id().unwrap_or_default();
-        let head = JournalHead { boot, size: version.size, modified: version.modified, run: random() };
+        let SourceVersion { size, modified, mark } = version;
+        let head = JournalHead { boot, size, modified, mark, run: random() };
         journal.write_all_at(&head.encode(), 0)?;
         Ok((part, Some((journal, journal::HEAD_BYTES as u64))))
     }
@@ -267,10 +281,10 @@ impl Partial {
                     return Ok(part);
                 }
                 Err(PartialError::Busy) => return Err(PartialError::Busy),
-                // Of use to nobody: a link, a file of somebody else's.
-                Ok(Some(_)) | Err(_) => {
-                    dir.remove(name)?;
-                }
+                // Of use to nobody: a link, a pipe, a file of somebody else's.
+                Ok(Some(_)) => dir.remove(name).map(drop)?,
+                Err(PartialError::Io(error)) if is_no_file_of_ours(&error) => dir.remove(name).map(drop)?,
+                Err(error) => return Err(error),
                 Ok(None) => match dir.create_file(name) {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                     Err(error) => return Err(error.into()),
@@ -338,6 +352,10 @@ impl Partial {
 
     /// Gives the whole file its name and removes the journal.
     pub(crate) fn finish(self) -> io::Result<()> {
+        // Without locks, another copy may have put its own there: that one is not whole.
+        if !is_called(&self.dir, &own_name(&self.name, ".part"), &self.buffered)? {
+            return Err(io::Error::other(PartialError::Overtaken));
+        }
         self.dir.rename(&own_name(&self.name, ".part"), &self.name)?;
         if self.journal.is_some() {
             self.dir.remove(&own_name(&self.name, ".journal"))?;
@@ -358,7 +376,7 @@ mod tests {
     use super::*;
 
     const VERSION: SourceVersion =
-        SourceVersion { size: JOURNALED_FILE_MIN, modified: Time { seconds: 5, nanos: 6 } };
+        SourceVersion { size: JOURNALED_FILE_MIN, modified: Time { seconds: 5, nanos: 6 }, mark: 7 };
 
     fn set(start: u64, end: u64) -> RangeSet {
         let mut set = RangeSet::default();
@@ -392,6 +410,8 @@ mod tests {
         assert_eq!(left.ranges, set(100, 105));
         // Of another version of the source nothing is of use.
         let other = SourceVersion { modified: Time { seconds: 5, nanos: 7 }, ..VERSION };
+        assert!(left_over(&dir, &name, other).ranges.is_empty());
+        let other = SourceVersion { mark: 8, ..VERSION };
         assert!(left_over(&dir, &name, other).ranges.is_empty());
         let mut partial = Partial::open(&dir, &name, VERSION, &left, &all(), false).unwrap();
         partial.note(&record(200, b"more")).unwrap();
@@ -479,6 +499,19 @@ mod tests {
             Partial::open(&dir, &name, VERSION, &LeftOver::default(), &all(), false).unwrap().discard();
             assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
         }
+    }
+
+    #[test]
+    fn a_file_that_another_copy_has_put_in_place_of_ours_does_not_get_the_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open_path(temp.path()).unwrap();
+        let name = Name::new(b"f").unwrap();
+        let partial = Partial::open(&dir, &name, VERSION, &LeftOver::default(), &all(), false).unwrap();
+        let part = temp.path().join(own_name(&name, ".part").as_os_str());
+        std::fs::remove_file(&part).unwrap();
+        std::fs::write(&part, "not whole").unwrap();
+        assert!(partial.finish().unwrap_err().to_string().contains("another copy"));
+        assert!(!temp.path().join("f").exists());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::destination::{self, Asked};
 use crate::exclude::Excludes;
-use crate::limits::{LISTED_PARTS_MAX, PROBLEM_BYTES_MAX, SOURCES_MAX, WALKED_ENTRIES_MAX};
+use crate::limits::{LISTED_PARTS_MAX, LISTED_PATHS_MAX, PROBLEM_BYTES_MAX, SOURCES_MAX, WALKED_ENTRIES_MAX};
 use crate::message::{
     Ask, Direction, End, Finished, Listed, Offer, Problems as WireProblems, Start, Started, Wants, Watched,
     WireProblem,
@@ -22,7 +23,7 @@ use crate::message::{
 use crate::progress::{Problem, Problems, Progress};
 use crate::source::{Source, path_bytes, path_from};
 use crate::target::Target;
-use crate::walk::Walk;
+use crate::walk::{Paths, Walk};
 
 /// What a client may reach on the server, and with whose rights.
 pub trait Access: Send + Sync + 'static {
@@ -62,6 +63,8 @@ enum Role {
 pub struct Station {
     role: Role,
     engine: OnceLock<Engine>,
+    /// A client has asked for its copy.
+    begun: AtomicBool,
     /// The engine has been set, or there will be none.
     started: Notify,
     refused: OnceLock<String>,
@@ -95,6 +98,7 @@ impl Station {
         Self {
             role,
             engine: OnceLock::new(),
+            begun: AtomicBool::new(false),
             started: Notify::new(),
             refused: OnceLock::new(),
             own_problems: OnceLock::new(),
@@ -198,8 +202,12 @@ impl Station {
         let is_server = matches!(self.role, Role::Server(_));
         if is_server && self.engine.get().is_none() {
             let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-            if listed.len() < LISTED_PARTS_MAX {
+            let others: usize = listed.values().map(Vec::len).sum();
+            if listed.len() < LISTED_PARTS_MAX && others + paths.len() <= LISTED_PATHS_MAX {
                 listed.insert(part, paths);
+            } else {
+                let _ = self.refused.set("the list of files is too long".to_owned()); // or was refused for another reason
+                listed.clear();
             }
         }
         self.part_came.notify_waiters();
@@ -212,7 +220,7 @@ impl Station {
     }
 
     /// The list of files, when all its parts have come.
-    async fn whole_list(&self, parts: u32) -> Result<Vec<RelPath>, String> {
+    async fn whole_list(&self, parts: u32) -> Result<Vec<Bytes>, String> {
         if parts as usize > LISTED_PARTS_MAX {
             return Err("the list of files is too long".to_owned());
         }
@@ -226,8 +234,11 @@ impl Station {
                 None => came.await,
             }
         };
-        let paths = parts.into_values().flatten().map(|path| RelPath::new(&path));
-        paths.collect::<Result<_, _>>().map_err(|error| format!("in the list of files: {error}"))
+        let checked = |path: Bytes| match RelPath::new(&path) {
+            Ok(_) => Ok(path),
+            Err(error) => Err(format!("in the list of files: {error}")),
+        };
+        parts.into_values().flatten().map(checked).collect()
     }
 
     /// The server's side of a start.
@@ -235,7 +246,7 @@ impl Station {
         let Role::Server(access) = &self.role else {
             return Err("only a client starts a copy".to_owned());
         };
-        if self.engine.get().is_some() || self.refused.get().is_some() {
+        if self.begun.swap(true, Ordering::SeqCst) || self.refused.get().is_some() {
             return Err("this session has its copy already".to_owned());
         }
         if start.paths.is_empty() || start.paths.len() > SOURCES_MAX {
@@ -288,7 +299,7 @@ impl Station {
         access: &Arc<dyn Access>,
         client: Session,
         start: &Start,
-        only: Vec<RelPath>,
+        only: Vec<Bytes>,
         problems: Problems,
     ) -> Result<Option<Run>, String> {
         let options = start.options.clone().unwrap_or_default();
@@ -305,6 +316,10 @@ impl Station {
         let (source, failures) = Source::new(problems.clone(), Arc::clone(&self.progress));
         let source = Arc::new(source);
         let (out, found) = mpsc::channel(WALKED_ENTRIES_MAX);
+        // They have been checked; as bytes they take a twentieth of what they may take as paths.
+        let listed = !only.is_empty();
+        let only = only.into_iter().filter_map(|path| RelPath::new(&path).ok());
+        let only = listed.then(|| Box::new(only) as Paths);
         let walk = Walk::new(options, excludes, only, out, problems, Arc::clone(&self.progress));
         let access = Arc::clone(access);
         let walker = std::thread::Builder::new().name("walk".into()).spawn(move || {

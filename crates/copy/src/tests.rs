@@ -322,3 +322,42 @@ async fn a_tree_that_is_too_deep_is_a_problem_and_no_crash() {
     let reasons: Vec<_> = problems.iter().map(|problem| &problem.reason).collect();
     assert!(reasons.len() == 1 && reasons[0].contains("directories deep"), "{reasons:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_sources_of_one_name_the_second_is_told_and_not_copied() {
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    for dir in ["a", "b", "a/d", "b/d", "to"] {
+        std::fs::create_dir(at(dir)).unwrap();
+    }
+    for (file, text) in [("a/f", "first"), ("b/f", "second"), ("a/d/x", "x"), ("b/d/y", "y")] {
+        std::fs::write(at(file), text).unwrap();
+    }
+    let sources = ["a/f", "a/d", "b/f", "b/d"].map(at).to_vec();
+    let job = Job::Push { sources, destination: b"to".to_vec() };
+    let (result, problems) = copy(server_of(temp.path()), job, recursive()).await;
+    assert!(result.is_ok(), "{result:?}");
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(std::fs::read(at("to/f")).unwrap(), b"first");
+    // Directories of one name become one.
+    assert!(at("to/d/x").exists() && at("to/d/y").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_unfinished_copies_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let to = server_of(temp.path());
+    let client = Scripted(|_: Session, _: Ask| -> Reply { Box::pin(async { Vec::new() }) });
+    let session = connect(to, Arc::new(client)).await.unwrap();
+    let ask = async |ask: Ask| session.request(ask.into_bytes()).await.unwrap();
+    let begin =
+        Start { options: Some(recursive()), paths: vec![Bytes::from_static(b".")], ..Start::default() };
+    assert_eq!(Started::decode(ask(Ask::Start(begin.clone())).await).unwrap(), Started::default());
+    // One copy a session.
+    assert_ne!(Started::decode(ask(Ask::Start(begin)).await).unwrap(), Started::default());
+    let entries = vec![entry(1, ".longhaul-0123456789abcdef-0.journal", WireKind::File, 0)];
+    let wants = Wants::decode(ask(Ask::Offer(Offer { number: 0, entries })).await).unwrap();
+    assert_eq!(wants.wants, [i32::from(Want::Cannot)]);
+    session.close().await;
+    assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
+}

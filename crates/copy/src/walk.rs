@@ -58,18 +58,23 @@ pub(crate) struct Found {
 #[derive(Debug)]
 struct Unwanted;
 
+/// Paths one by one, so that a long list need not be there in full.
+pub(crate) type Paths = Box<dyn Iterator<Item = RelPath> + Send>;
+
 /// A walk through the sources, on a thread of its own.
 pub(crate) struct Walk {
     pub(crate) options: CopyOptions,
     pub(crate) excludes: Excludes,
     /// Only these, below the one source.
-    pub(crate) only: Vec<RelPath>,
+    pub(crate) only: Option<Paths>,
     pub(crate) out: mpsc::Sender<Found>,
     pub(crate) problems: Problems,
     pub(crate) progress: Arc<Progress>,
     next_id: u64,
     /// First ids of files with several names.
     linked: HashMap<(u64, u64), u64>,
+    /// Names of the sources so far, and whether they are directories.
+    roots_offered: HashMap<Name, bool>,
 }
 
 /// A directory under way.
@@ -87,23 +92,39 @@ impl Walk {
     pub(crate) fn new(
         options: CopyOptions,
         excludes: Excludes,
-        only: Vec<RelPath>,
+        only: Option<Paths>,
         out: mpsc::Sender<Found>,
         problems: Problems,
         progress: Arc<Progress>,
     ) -> Self {
-        Self { options, excludes, only, out, problems, progress, next_id: 1, linked: HashMap::new() }
+        let (linked, roots_offered) = (HashMap::new(), HashMap::new());
+        Self { options, excludes, only, out, problems, progress, next_id: 1, linked, roots_offered }
     }
 
     /// Walks all sources. Each problem is told; none ends the walk.
     pub(crate) fn run(mut self, roots: &[SourceRoot]) {
-        let walked = match roots {
-            [root] if !self.only.is_empty() => self.walk_listed(root),
-            roots => roots.iter().try_for_each(|root| self.walk_root(root)),
+        let walked = match (roots, self.only.take()) {
+            ([root], Some(only)) => self.walk_listed(root, only),
+            (roots, _) => roots.iter().try_for_each(|root| self.walk_root(root)),
         };
         if walked.is_ok() {
             self.progress.all_found.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a source would replace one that was offered before under its name; only directories become one.
+    fn is_in_the_way(&mut self, root: &SourceRoot, name: &Name, kind: Kind) -> bool {
+        let is_dir = kind == Kind::Dir;
+        let Some(&was_dir) = self.roots_offered.get(name) else {
+            self.roots_offered.insert(name.clone(), is_dir);
+            return false;
+        };
+        let in_the_way = !(is_dir && was_dir);
+        if in_the_way {
+            let at = root.dir.path().join(name.as_os_str());
+            self.problems.tell(at, "not copied: another source of this copy has the same name");
+        }
+        in_the_way
     }
 
     fn walk_root(&mut self, root: &SourceRoot) -> Result<(), Unwanted> {
@@ -125,6 +146,7 @@ impl Walk {
         // A link that is named is meant, and not its target, only where trees are copied.
         let follow = self.options.follow_links || !self.options.recursive;
         match self.look(&root.dir, name, follow) {
+            Some(attr) if self.is_in_the_way(root, name, attr.kind) => Ok(()),
             Some(attr) if attr.kind == Kind::Dir => {
                 if !self.options.recursive {
                     self.problems.tell(root.dir.path().join(name.as_os_str()), OMITTED_DIRECTORY);
@@ -261,14 +283,19 @@ impl Walk {
     }
 
     /// Offers the listed files, and the directories that lead to them.
-    fn walk_listed(&mut self, root: &SourceRoot) -> Result<(), Unwanted> {
+    fn walk_listed(&mut self, root: &SourceRoot, only: Paths) -> Result<(), Unwanted> {
         let top = match &root.name {
             None => root.dir.clone(),
             Some(name) => root.dir.child(name.clone()),
         };
         let mut ids: HashMap<RelPath, u64> = HashMap::new();
-        for path in std::mem::take(&mut self.only) {
-            let Some((above, name)) = path.split_last() else { continue };
+        for path in only {
+            let Some((above, name)) = path.split_last() else {
+                // `.`: all of it.
+                let all = SourceRoot { dir: top.clone(), name: None };
+                self.walk_root(&all)?;
+                continue;
+            };
             let mut dir = top.clone();
             let mut at = RelPath::default();
             let mut parent = 0;
@@ -347,6 +374,7 @@ impl Walk {
             Kind::Dir => return Ok(()),
             Kind::File => {
                 entry.kind = WireKind::File.into();
+                entry.mark = mark(&attr);
                 entry.size = attr.size;
                 if self.note_hard_link(&attr, &mut entry) {
                     count(&self.progress.found_files, 1);
@@ -462,6 +490,14 @@ impl Walk {
     fn send(&self, found: Found) -> Result<(), Unwanted> {
         self.out.blocking_send(found).map_err(|_| Unwanted)
     }
+}
+
+/// See [`SourceVersion::mark`](crate::partial::SourceVersion::mark).
+fn mark(attr: &Attr) -> u32 {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&attr.changed.seconds.to_le_bytes());
+    bytes[8..].copy_from_slice(&attr.changed.nanos.to_le_bytes());
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &bytes) as u32
 }
 
 const OMITTED_DIRECTORY: &str = "not copied: it is a directory (`-r` copies directories)";

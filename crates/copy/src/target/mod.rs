@@ -128,8 +128,7 @@ impl Incoming {
             Self::Small(file) => (&file.name, &file.meta, 0),
             Self::Large(file) => (&file.name, &file.meta, file.data.iter().count()),
         };
-        let xattrs: usize = meta.xattrs.iter().map(|xattr| xattr.name.len() + xattr.value.len()).sum();
-        (name.as_bytes().len() + xattrs + ranges * size_of::<(u64, u64)>()) / 1024 + 1
+        (name.as_bytes().len() + meta.xattr_bytes() + ranges * size_of::<(u64, u64)>()) / 1024 + 1
     }
 }
 
@@ -560,8 +559,11 @@ impl Target {
         self.settings.keep(&*partial.buffered, &file.meta, || file.path());
         let synced = if self.settings.sync == Sync::Never { Ok(()) } else { partial.buffered.sync_data() };
         if lock(&self.files).remove(id).is_none() {
-            // Withdrawn meanwhile: it must not be seen under its name.
-            return partial.discard();
+            // Withdrawn meanwhile: it must not be seen under its name. If all has ended, a later run goes on from it.
+            if lock(&self.planner).is_some() {
+                partial.discard();
+            }
+            return;
         }
         match synced.and_then(|()| partial.finish()) {
             Ok(()) => self.note_placed(),

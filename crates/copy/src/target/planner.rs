@@ -19,7 +19,7 @@ use crate::limits::{
 };
 use crate::message::{Entry, Meta, Want, Wants, What, WireRanges, to_wire_ranges};
 use crate::options::{Existing, Sync};
-use crate::partial::{LeftOver, SourceVersion, left_over};
+use crate::partial::{LeftOver, SourceVersion, is_ours, left_over};
 use crate::progress::count;
 use crate::ranges::RangeSet;
 use crate::rivals;
@@ -182,15 +182,18 @@ impl Planner {
             self.enter_dir(entry.id, parent);
             return NOTHING;
         };
+        if is_ours(&name) {
+            return Err("not copied: it has a name of longhaul's own unfinished files".to_owned());
+        }
         match entry.what {
             What::Dir => self.decide_dir(entry.id, &parent, name, entry.meta),
-            What::File { size, has_hard_links, data } => {
+            What::File { size, has_hard_links, data, mark } => {
                 if has_hard_links && self.linked.len() < HARD_LINKS_WAITING_MAX {
                     let (id, dir) = (entry.id, Arc::clone(&parent));
                     self.linked.insert(id, LinkedFile { id, dir, name: name.clone() });
                 }
                 let file = SmallFile { dir: parent, name, size, meta: entry.meta, replaces: false };
-                self.decide_file(target, entry.id, file, &data)
+                self.decide_file(target, entry.id, file, &data, mark)
             }
             What::HardLink { to } => {
                 let to =
@@ -214,8 +217,9 @@ impl Planner {
         if parent.dir.depth() >= DEPTH_MAX {
             return Err(format!("not copied: it lies more than {DEPTH_MAX} directories deep"));
         }
+        const TOO_MANY: &str = "not copied: the sender has begun too many directories at a time";
         if self.dirs.len() >= DIRS_OPEN_MAX {
-            return Err("not copied: the sender has begun too many directories at a time".to_owned());
+            return Err(TOO_MANY.to_owned());
         }
         let options = &self.settings.options;
         let made = if options.dry_run {
@@ -236,7 +240,7 @@ impl Planner {
             () if made || options.preserve => Kept::All(meta),
             () => Kept::Time(meta.modified),
         };
-        let dir = TargetDir::below(parent, name, kept);
+        let dir = TargetDir::below(parent, name, kept, &self.settings).ok_or(TOO_MANY)?;
         if !made {
             self.note_file_system(&dir.dir);
         }
@@ -257,7 +261,14 @@ impl Planner {
         }
     }
 
-    fn decide_file(&mut self, target: &Target, id: u64, file: SmallFile, data: &[(u64, u64)]) -> Decision {
+    fn decide_file(
+        &mut self,
+        target: &Target,
+        id: u64,
+        file: SmallFile,
+        data: &[(u64, u64)],
+        mark: u32,
+    ) -> Decision {
         let SmallFile { dir, name, size, meta, .. } = &file;
         let size = *size;
         if size > BUNDLED_FILE_MAX && !self.settings.options.dry_run {
@@ -291,7 +302,7 @@ impl Planner {
         let (incoming, part) = if size <= BUNDLED_FILE_MAX {
             (Incoming::Small(Box::new(file)), None)
         } else {
-            self.plan_large(target, file, data)
+            self.plan_large(target, file, data, mark)
         };
         if !target.expect(id, incoming) {
             return Err("not copied: the sender has offered too many files at a time".to_owned());
@@ -305,6 +316,7 @@ impl Planner {
         target: &Target,
         file: SmallFile,
         data: &[(u64, u64)],
+        mark: u32,
     ) -> (Incoming, Option<RangeSet>) {
         let SmallFile { dir, name, size, meta, .. } = file;
         let mut all = RangeSet::default();
@@ -312,7 +324,7 @@ impl Planner {
             all.insert(0, size);
         }
         data.iter().for_each(|&(start, end)| all.insert(start, end));
-        let version = SourceVersion { size, modified: meta.modified };
+        let version = SourceVersion { size, modified: meta.modified, mark };
         let left = match self.settings.existing {
             Existing::Replace => LeftOver::default(),
             _ => left_over(&dir.dir, &name, version),

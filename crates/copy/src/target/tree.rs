@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use longhaul_files::attr::{set_mode, set_modified, set_owner, set_xattr};
 use longhaul_files::{Dir, Name, Time};
 
+use crate::limits::DIR_XATTR_BYTES_MAX;
 use crate::message::Meta;
 use crate::options::{CopyOptions, Existing, Sync};
 use crate::progress::Problems;
@@ -26,6 +27,20 @@ pub(super) struct Settings {
     /// Permission bits that new files do not get when modes are not preserved.
     umask: u32,
     pub(super) is_root: bool,
+    /// What extended attributes of directories under way take.
+    dir_xattr_bytes: Arc<AtomicUsize>,
+}
+
+/// Counted as long as it lives.
+struct Counted {
+    bytes: usize,
+    of: Arc<AtomicUsize>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Settings {
@@ -36,6 +51,7 @@ impl Settings {
             problems,
             umask: current_umask(),
             is_root: rustix::process::geteuid().is_root(),
+            dir_xattr_bytes: Arc::default(),
             options,
         }
     }
@@ -95,6 +111,7 @@ pub(super) struct TargetDir {
     parent: Option<Arc<TargetDir>>,
     /// Changes in it that are still to come: its listing's end, files, directories and links.
     expected: AtomicUsize,
+    _counted: Option<Counted>,
 }
 
 /// What a directory gets of its source's attributes.
@@ -109,18 +126,29 @@ impl TargetDir {
     /// The destination itself, which stays as it is.
     pub(super) fn top(dir: Dir) -> Arc<Self> {
         let expected = AtomicUsize::new(1);
-        Arc::new(Self { dir, kept: Kept::Nothing, parent: None, expected })
+        Arc::new(Self { dir, kept: Kept::Nothing, parent: None, expected, _counted: None })
     }
 
-    /// The directory called `name` in `parent`, which expects the end of its listing.
-    pub(super) fn below(parent: &Arc<Self>, name: Name, kept: Kept) -> Arc<Self> {
+    /// The directory called `name` in `parent`, which expects the end of its listing. `None`: too much is kept already.
+    pub(super) fn below(
+        parent: &Arc<Self>,
+        name: Name,
+        kept: Kept,
+        settings: &Settings,
+    ) -> Option<Arc<Self>> {
+        let bytes = if let Kept::All(meta) = &kept { meta.xattr_bytes() } else { 0 };
+        let counted = Counted { bytes, of: Arc::clone(&settings.dir_xattr_bytes) };
+        if counted.of.fetch_add(bytes, Ordering::Relaxed) + bytes > DIR_XATTR_BYTES_MAX {
+            return None;
+        }
         parent.expect_one();
-        Arc::new(Self {
+        Some(Arc::new(Self {
             dir: parent.dir.child(name),
             kept,
             parent: Some(Arc::clone(parent)),
             expected: AtomicUsize::new(1),
-        })
+            _counted: Some(counted),
+        }))
     }
 
     /// One change more is to come; [`settle_one`](Self::settle_one) when it has, or will not.
