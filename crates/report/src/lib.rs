@@ -1,6 +1,6 @@
-//! Results of measurements: records in one JSON schema, Markdown tables and SVG plots.
+//! Results of measurements: records in one JSON schema, Markdown tables and plots.
 //!
-//! Everything here is pure: no file, clock or process. Whoever measures fills a [`Report`] with raw runs; what is
+//! Everything here is pure, no file, clock or process, but [`picture`] reads the system's fonts. Whoever measures fills a [`Report`] with raw runs; what is
 //! derived from them ([`Summary`](summary::Summary)) is computed here and nowhere else, so that a record can be read
 //! back and shown anew.
 //!
@@ -8,6 +8,7 @@
 //! ended; every figure bears the word of the emulator on whether it can be trusted.
 
 pub mod emulator;
+pub mod picture;
 pub mod plot;
 pub mod record;
 pub mod summary;

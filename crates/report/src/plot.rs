@@ -15,9 +15,15 @@ use crate::traffic::Traffic;
 #[error("cannot draw the plot: {0}")]
 pub struct PlotError(String);
 
+impl PlotError {
+    pub(crate) fn new(why: impl std::fmt::Display) -> Self {
+        Self(why.to_string())
+    }
+}
+
 impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for PlotError {
     fn from(error: DrawingAreaErrorKind<E>) -> Self {
-        Self(error.to_string())
+        Self::new(error)
     }
 }
 

@@ -28,8 +28,8 @@ use longhaul_emulator::spec::QueueSpec;
 use longhaul_emulator::trace::Trace;
 use longhaul_emulator::{EngineChoice, LinkSpec, Network as Running, Topology};
 
-use longhaul_report::plot;
 use longhaul_report::traffic::{Sample, Traffic};
+use longhaul_report::{picture, plot};
 use signal_hook::iterator::Signals;
 
 use super::{print_out, topology_file};
@@ -84,7 +84,7 @@ struct Run {
     /// No report at the end
     #[arg(short, long)]
     quiet: bool,
-    /// Draw the traffic over time to FILE (.svg)
+    /// Draw the traffic over time to FILE (.svg or .png)
     #[arg(long, value_name = "FILE")]
     graph: Option<PathBuf>,
     /// Command and arguments
@@ -135,7 +135,7 @@ struct Show {
     /// Again and again until Ctrl-C, with the rates since the time before
     #[arg(long, value_name = "TIME", value_parser = units::duration, num_args = 0..=1, require_equals = true, default_missing_value = "1s")]
     watch: Option<Duration>,
-    /// Draw the traffic since the first look to FILE (.svg), anew each time
+    /// Draw the traffic since the first look to FILE (.svg or .png), anew each time
     #[arg(long, value_name = "FILE", requires = "watch")]
     graph: Option<PathBuf>,
 }
@@ -540,7 +540,8 @@ impl Graph {
         let cannot = || format!("cannot write {}", self.file.display());
         let mut part = self.file.clone().into_os_string();
         part.push(".part");
-        std::fs::write(&part, plot::traffic(&self.links)?).with_context(cannot)?;
+        std::fs::write(&part, picture::for_file(&self.file, plot::traffic(&self.links)?)?)
+            .with_context(cannot)?;
         std::fs::rename(&part, &self.file).with_context(cannot)
     }
 }
