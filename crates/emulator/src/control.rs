@@ -153,6 +153,8 @@ fn runtime_directory() -> io::Result<Result<PathBuf, ControlError>> {
 pub struct Daemon {
     name: Name,
     path: PathBuf,
+    /// Of the socket.
+    inode: u64,
     listener: UnixListener,
 }
 
@@ -168,7 +170,8 @@ impl Daemon {
         }
         remove_if_there(&path).map_err(name.io())?;
         let listener = UnixListener::bind(&path).map_err(name.io())?;
-        Ok(Self { name, path, listener })
+        let inode = fs::symlink_metadata(&path).map_err(name.io())?.ino();
+        Ok(Self { name, path, inode, listener })
     }
 
     /// Answers requests until one says `down`. `user` is the user namespace that owns the hosts, if any.
@@ -188,7 +191,10 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path); // a stale socket is removed by the next one to use the name
+        // It may be another network's by now.
+        if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path); // a stale socket is removed by the next one to use the name
+        }
     }
 }
 
@@ -231,14 +237,14 @@ fn answer(
             }
         },
         Request::Down => {
-            // Who is told that it is down may use the name at once.
-            let _ = fs::remove_file(path); // gone already: fine
             let reply = match network.end() {
                 Ok(()) => Answer::Done,
                 Err(error) => {
                     Answer::Refused(format!("it is down, but the capture could not be written: {error}"))
                 }
             };
+            // Who is told that it is down may use the name at once.
+            let _ = fs::remove_file(path); // gone already: fine
             return send(&stream, &reply, &[]).map(|()| true);
         }
     };

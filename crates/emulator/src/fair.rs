@@ -92,7 +92,8 @@ impl<T: Copy> FairQueues<T> {
 
     /// Puts a packet behind the others of its flow.
     pub fn put(&mut self, flow: u64, packet: Waiting<T>) {
-        let number = (flow % FAIR_QUEUES as u64) as usize;
+        // What kernels say among themselves has one of its own.
+        let number = if flow >> 63 == 1 { FAIR_QUEUES } else { (flow % FAIR_QUEUES as u64) as usize };
         if self.queues.len() <= number {
             self.queues.resize_with(number + 1, Queue::default);
         }

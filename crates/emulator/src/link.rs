@@ -112,6 +112,8 @@ pub struct Link<P> {
     byte_time: u64,
     /// When the wire is free, in 2^-32 ns.
     free_at: u128,
+    /// What waited when the settings changed keeps its rate: until when it is on the wire, and the time of a byte of it.
+    owed: (u128, u128),
     last_delivery: Nanos,
     /// When each waiting segment will have left, and its bytes; only where they are counted.
     departures: VecDeque<(u128, u64)>,
@@ -144,6 +146,7 @@ impl<P: Copy + PartialEq> Link<P> {
             dice,
             byte_time,
             free_at: 0,
+            owed: (0, 1),
             last_delivery: 0,
             departures: VecDeque::new(),
             departing_bytes: 0,
@@ -159,7 +162,10 @@ impl<P: Copy + PartialEq> Link<P> {
     pub fn set(&mut self, now: Nanos, config: LinkConfig, out: &mut Outcome<P>) {
         self.serve(now, out);
         let was_counting = self.effects.counts;
-        let (old_byte_time, waits) = (self.byte_time, self.bytes_before(u128::from(now) << FRACTION_BITS));
+        let waits = self.queued(now);
+        let until_free = self.free_at.saturating_sub(u128::from(now) << FRACTION_BITS);
+        let old_byte_time = (until_free / u128::from(waits.max(1))).max(1);
+        self.owed = (self.free_at, old_byte_time);
         self.byte_time = byte_time(config.rate_bps);
         self.effects = Effects::of(&config);
         self.delay = nanos(config.delay);
@@ -174,7 +180,7 @@ impl<P: Copy + PartialEq> Link<P> {
         if self.effects.counts && !was_counting {
             // What is there already counts as full packets.
             let packets = waits.div_ceil(FULL_PACKET_BYTES).min(COUNTED_MAX);
-            let each = u128::from(old_byte_time) * u128::from(FULL_PACKET_BYTES);
+            let each = old_byte_time * u128::from(FULL_PACKET_BYTES);
             for behind in (0..packets).rev() {
                 let at = self.free_at.saturating_sub(each * u128::from(behind));
                 self.departures.push_back((at, FULL_PACKET_BYTES));
@@ -229,14 +235,15 @@ impl<P: Copy + PartialEq> Link<P> {
         self.fair.as_ref().map_or(on_their_way, |fair| fair.bytes().saturating_add(on_their_way))
     }
 
-    /// What the wire still has to send, at a constant rate.
+    /// What the wire still has to send, at a rate that only [`set`](Self::set) changes.
     fn bytes_before(&self, now: u128) -> u64 {
-        match self.byte_time {
+        let (until, old_byte_time) = self.owed;
+        let of_old = until.saturating_sub(now) / old_byte_time;
+        let of_new = match self.byte_time {
             0 => 0,
-            per_byte => {
-                u64::try_from(self.free_at.saturating_sub(now) / u128::from(per_byte)).unwrap_or(u64::MAX)
-            }
-        }
+            per_byte => self.free_at.saturating_sub(now.max(until)) / u128::from(per_byte),
+        };
+        u64::try_from(of_old + of_new).unwrap_or(u64::MAX)
     }
 
     /// Takes a packet at `now` and adds to `out` which of its segments arrive and when; with it those of others whose turn

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // unshare: rustix marks it unsafe because of file-descriptor tables, which are not touched here
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command};
@@ -169,7 +169,9 @@ fn name_hosts(hosts: &[(String, IpAddr)]) -> io::Result<()> {
     text.push('\n');
     let path =
         std::env::temp_dir().join(format!(".longhaul-hosts-{}", rustix::thread::gettid().as_raw_nonzero()));
-    fs::write(&path, text)?;
+    // Nothing that somebody else has put there is written to, nor through.
+    let _ = fs::remove_file(&path); // of a process that was killed; there mostly is none
+    fs::OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(text.as_bytes())?;
     let bound = rustix::mount::mount_bind(&path, "/etc/hosts");
     fs::remove_file(&path)?; // the mount keeps the file
     Ok(bound?)

@@ -27,7 +27,7 @@ impl EngineChoice {
     fn tries_held(self, link: &LinkPair) -> bool {
         let is_fast = |config: &LinkConfig| config.rate_bps.is_none_or(|rate| rate >= HELD_FROM_RATE_BPS);
         match self {
-            Self::Auto => can_be_held(link) && (is_fast(&link.forward) || is_fast(&link.backward)),
+            Self::Auto => can_be_held(link) && is_fast(&link.forward) && is_fast(&link.backward),
             Self::Split | Self::Netem => false,
             Self::Held => true,
         }

@@ -3,7 +3,8 @@
 //! The kernel hands over each packet's head and number and keeps the rest; a verdict lets it go on or drops it.
 //! Nothing of the payload is copied.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{RecvFlags, SendFlags};
@@ -42,12 +43,14 @@ const FAMILY_HEADER_BYTES: usize = 4;
 pub(crate) struct PacketQueue {
     socket: OwnedFd,
     number: u16,
+    /// What the kernel tells of all queues of the network namespace.
+    statistics: File,
 }
 
 /// A packet in the kernel's hands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldPacket<'a> {
-    /// Its number; they go up by one, so a gap tells of packets the queue had no room for.
+    /// Its number; they go up by one, so a gap tells of packets the socket had no room for.
     pub(crate) id: u32,
     /// Its first bytes, from the IP header on.
     pub(crate) head: &'a [u8],
@@ -58,7 +61,9 @@ pub(crate) struct HeldPacket<'a> {
 impl PacketQueue {
     /// Takes queue `number`, big packets (GSO) whole.
     pub(crate) fn bind(number: u16) -> io::Result<Self> {
-        let queue = Self { socket: netlink::socket(Some(rustix::net::netlink::NETFILTER))?, number };
+        let socket = netlink::socket(Some(rustix::net::netlink::NETFILTER))?;
+        let statistics = File::open("/proc/thread-self/net/netfilter/nfnetlink_queue")?;
+        let queue = Self { socket, number, statistics };
         let config = |kind, value: &[u8]| {
             let mut message = queue.message(MSG_CONFIG, libc::NLM_F_ACK);
             message.put(kind, value);
@@ -101,6 +106,16 @@ impl PacketQueue {
         self.verdict(MSG_VERDICT, NF_DROP, id)
     }
 
+    /// Packets that the kernel has dropped because the queue was full.
+    #[must_use]
+    pub(crate) fn dropped(&self) -> u64 {
+        let mut text = String::new();
+        let read = (&self.statistics)
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| (&self.statistics).read_to_string(&mut text));
+        read.ok().and_then(|_| queue_drops(&text, self.number)).unwrap_or(0)
+    }
+
     fn verdict(&self, kind: u16, verdict: u32, id: u32) -> io::Result<()> {
         let mut message = self.message(kind, 0);
         let mut value = [0; 8];
@@ -121,6 +136,14 @@ impl AsFd for PacketQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Of a queue, in the kernel's table: number, port, waiting, copy mode, copy range, drops of the queue, of the socket, ids.
+fn queue_drops(text: &str, number: u16) -> Option<u64> {
+    let mut queues =
+        text.lines().map(|line| line.split_whitespace().filter_map(|column| column.parse::<u64>().ok()));
+    queues
+        .find_map(|mut columns| (columns.next() == Some(u64::from(number))).then(|| columns.nth(4)).flatten())
 }
 
 /// `None` for a message that is not a packet.

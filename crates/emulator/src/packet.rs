@@ -39,6 +39,11 @@ const GSO_ECN: u8 = 0x80;
 const HOP_BY_HOP: u8 = 0;
 const IGMP: u8 = 2;
 const ICMPV6: u8 = 58;
+/// RFC 4443: a program's, and not the kernel's own.
+const ECHO_REQUEST: u8 = 128;
+const ECHO_REPLY: u8 = 129;
+/// What tells them from the rest of ICMPv6 in a [`FlowKey`].
+const ECHO_PORTS: (u16, u16) = (128, 128);
 /// More fragments follow, or the offset is not 0 (RFC 791).
 const FRAGMENT: u16 = 0x3fff;
 
@@ -82,7 +87,8 @@ impl FlowKey {
     /// behind a hop-by-hop header too.
     #[must_use]
     pub fn is_housekeeping(&self) -> bool {
-        matches!(self.protocol, IGMP | ICMPV6 | HOP_BY_HOP) && self.addresses.is_some()
+        let is_echo = self.protocol == ICMPV6 && self.ports == ECHO_PORTS;
+        matches!(self.protocol, IGMP | ICMPV6 | HOP_BY_HOP) && self.addresses.is_some() && !is_echo
     }
 
     /// Source and destination.
@@ -335,7 +341,11 @@ impl Layout {
             return None;
         }
         let port = |at: usize| u16::from_be_bytes([transport[at], transport[at + 1]]);
-        let ports = if matches!(protocol, TCP | UDP) { (port(0), port(2)) } else { (0, 0) };
+        let ports = match protocol {
+            TCP | UDP => (port(0), port(2)),
+            ICMPV6 if matches!(transport.first(), Some(&(ECHO_REQUEST | ECHO_REPLY))) => ECHO_PORTS,
+            _ => (0, 0),
+        };
         let layout = Self { ip_version: version, transport_at, payload_at: transport_at + header, protocol };
         Some((layout, FlowKey::new(addresses.0, addresses.1, protocol, ports)))
     }

@@ -29,6 +29,8 @@ pub enum QueueSpec {
     Packets(NonZeroU64),
     /// A multiple of rate x round-trip time.
     Bdp(f64),
+    /// As if none were asked for.
+    Default,
 }
 
 /// What was asked for.
@@ -95,7 +97,7 @@ impl LinkSpec {
             delay: [Some(Duration::ZERO); 2],
             jitter: ways(Jitter::NONE),
             rate_bps: [None; 2],
-            queue: self.rate_bps.map(|rate| rate.map(|_| QueueSpec::Bdp(1.0))),
+            queue: self.rate_bps.map(|rate| rate.map(|_| QueueSpec::Default)),
             aqm: [Some(Aqm::None); 2],
             loss: [Some(LossModel::default()); 2],
             corrupt: [Some(Probability::ZERO); 2],
@@ -166,9 +168,10 @@ impl LinkSpec {
                 _ => None,
             };
             let bdp = rate.map(|rate| rate as f64 * rtt.as_secs_f64() / 8.0);
-            let queue_bytes = match (self.queue[i], bdp) {
+            let queue = self.queue[i].filter(|queue| *queue != QueueSpec::Default);
+            let queue_bytes = match (queue, bdp) {
                 (Some(QueueSpec::Bytes(bytes)), _) => Some(bytes),
-                (Some(QueueSpec::Packets(_)), _) => None,
+                (Some(QueueSpec::Packets(_) | QueueSpec::Default), _) => None,
                 (Some(QueueSpec::Bdp(_)), None) => return Err(SpecError::BdpWithoutRate),
                 (Some(QueueSpec::Bdp(times)), Some(bdp)) => Some(((bdp * times) as u64).max(QUEUE_BYTES_MIN)),
                 // Random drop and fair queues have limits of their own.
@@ -181,7 +184,7 @@ impl LinkSpec {
                 jitter: self.jitter[i].clone().filter(|jitter| !jitter.spread.is_zero()),
                 rate_bps,
                 queue_bytes,
-                queue_packets: match self.queue[i] {
+                queue_packets: match queue {
                     Some(QueueSpec::Packets(packets)) => Some(packets),
                     None => drop_max,
                     Some(_) => None,

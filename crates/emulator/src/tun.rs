@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // ioctls that no safe wrapper covers
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Read, Seek, SeekFrom, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -25,6 +25,9 @@ const TSO: libc::c_ulong = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
 #[derive(Debug)]
 pub struct Tun {
     file: File,
+    name: String,
+    /// `/proc/net/dev` of its network namespace.
+    statistics: File,
 }
 
 /// Why a device could not be had.
@@ -81,7 +84,18 @@ impl Tun {
             }
         }
         interface.bring_up().map_err(failed("bring it up"))?;
-        Ok(Self { file })
+        let statistics = File::open("/proc/thread-self/net/dev").map_err(failed("read its statistics"))?;
+        Ok(Self { file, name: name.to_owned(), statistics })
+    }
+
+    /// Packets that the kernel has dropped because nobody read them in time.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        let mut text = String::new();
+        let read = (&self.statistics)
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| (&self.statistics).read_to_string(&mut text));
+        read.ok().and_then(|_| transmit_drops(&text, &self.name)).unwrap_or(0)
     }
 
     /// Reads one packet, vnet header first; `WouldBlock` when none waits.
@@ -101,8 +115,33 @@ impl Tun {
     }
 }
 
+/// Of a device, in the text of `/proc/net/dev` (proc_net(5)): eight columns of what it has received, eight of what it has
+/// sent, the fourth of them drops.
+fn transmit_drops(text: &str, device: &str) -> Option<u64> {
+    let columns = text.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
+    columns.split_whitespace().nth(11)?.parse().ok()
+}
+
 impl AsFd for Tun {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_found_in_the_column_of_what_is_sent() {
+        let text = "Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
+ link10: 0 0 0 0 0 0 0 0 0 0 0 77 0 0 0 0
+ link1: 100 2 0 4 0 0 0 0 900 10 0 12345 0 0 0 0
+";
+        assert_eq!(transmit_drops(text, "link1"), Some(12345));
+        assert_eq!(transmit_drops(text, "link10"), Some(77));
+        assert_eq!(transmit_drops(text, "link"), None);
     }
 }

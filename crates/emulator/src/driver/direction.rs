@@ -180,7 +180,8 @@ impl<P: Copy + PartialEq> Direction<P> {
         self.agenda.next_due().into_iter().chain(links).min()
     }
 
-    pub(crate) fn report(&self, now: Nanos) -> DirectionReport {
+    /// `unread_drops`: of the engine, before packets came here.
+    pub(crate) fn report(&self, now: Nanos, unread_drops: u64) -> DirectionReport {
         let rules = self.rules.iter().zip(&self.links[1..]).map(|((name, rule), link)| RuleReport {
             name: name.clone(),
             rule: *rule,
@@ -196,7 +197,7 @@ impl<P: Copy + PartialEq> Direction<P> {
             rules: rules.collect(),
             lateness: Lateness::of(&self.lateness_us),
             lateness_histogram: Lateness::classes(&self.lateness_us),
-            own_drops: self.own_drops,
+            own_drops: self.own_drops + unread_drops,
             coarse_drops: self.coarse_drops,
             not_captured: self.tap.as_ref().map_or(0, Tap::missed),
         }

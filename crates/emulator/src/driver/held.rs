@@ -97,6 +97,10 @@ impl Engine for HeldEngine {
 
     fn set(&mut self, _side: usize, _bytes_held_max: u64) {}
 
+    fn unread_drops(&self, side: usize) -> u64 {
+        self.sides[side].queue.dropped()
+    }
+
     fn sources(&self) -> [BorrowedFd<'_>; 2] {
         [self.sides[0].queue.as_fd(), self.sides[1].queue.as_fd()]
     }

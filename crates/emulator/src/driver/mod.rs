@@ -67,6 +67,9 @@ pub(crate) trait Engine {
     /// The link has changed, and may hold so many bytes now.
     fn set(&mut self, side: usize, bytes_held_max: u64);
 
+    /// Packets of `side` that the kernel has dropped before they could be taken.
+    fn unread_drops(&self, side: usize) -> u64;
+
     /// What becomes readable when a host has sent something.
     fn sources(&self) -> [BorrowedFd<'_>; 2];
 }
@@ -325,7 +328,8 @@ impl<E: Engine> Driver<E> {
 
     fn report(&self) -> Report {
         let now = self.clock.now();
-        let [forward, backward] = [0, 1].map(|side| self.directions[side].report(now));
+        let [forward, backward] =
+            [0, 1].map(|side| self.directions[side].report(now, self.engine.unread_drops(side)));
         let stolen = self.processors.and_then(Processors::stolen);
         Report::new(self.engine.name(), &self.ways, self.realtime, stolen, forward, backward)
     }

@@ -101,6 +101,10 @@ impl Engine for SplitEngine {
         self.memory[side].set_bytes_max(bytes_held_max.saturating_add(MEMORY_SLACK_BYTES));
     }
 
+    fn unread_drops(&self, side: usize) -> u64 {
+        self.devices[side].dropped()
+    }
+
     fn sources(&self) -> [BorrowedFd<'_>; 2] {
         [self.devices[0].as_fd(), self.devices[1].as_fd()]
     }

@@ -101,7 +101,7 @@ impl LinkConfig {
     /// The same without its trace, which may be long.
     #[must_use]
     pub fn in_short(&self) -> Self {
-        Self { trace: None, ..self.clone() }
+        Self { trace: None, jitter: self.jitter.clone(), ..*self }
     }
 
     /// Whether all segments of a packet share its fate, or all packets have the same.
