@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use longhaul_report::targets::{Case, Figure, Measure, Target, Trial};
-use longhaul_report::{End, LeftOut, Targets, Trace};
+use longhaul_report::{End, Targets, Trace};
 
 use crate::bench::in_turn;
 use crate::course::{self, Course, Heat};
@@ -79,19 +79,11 @@ enum Name {
     Veth,
 }
 
-/// Where a copy goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
-    Disk,
-    Memory,
-}
-
 /// A copy that is made once a round.
 #[derive(Debug)]
 struct Transfer {
     what: &'static str,
     data: Data,
-    to: To,
 }
 
 /// A run of each round.
@@ -109,14 +101,12 @@ struct Plan {
     shape: Option<LinkShape>,
     transfers: Vec<Transfer>,
     streams: Vec<Stream>,
-    left_out: Vec<LeftOut>,
     figures: Vec<Figure>,
 }
 
 /// Names of the runs.
 const DISK_TO_DISK: &str = "disk to disk";
 const MEMORY_TO_DISK: &str = "memory to disk";
-const MEMORY_TO_MEMORY: &str = "memory to memory";
 const TREE: &str = "tree";
 const ONE_FILE: &str = "one file";
 
@@ -128,9 +118,6 @@ const ATTEMPTS_PER_ROUND: u32 = 3;
 
 /// A copy has risen at this share of its steady rate.
 const RISEN: f64 = 0.9;
-
-/// What two copies of a file in memory leave to everybody else, the buffers of a fast link's connections included.
-const MEMORY_LEFT: u64 = 3 << 29;
 
 /// A trace is kept up to this size, compressed.
 const TRACE_BYTES_MAX: u64 = 1 << 20;
@@ -232,9 +219,8 @@ impl TargetsBench {
         Ok(Plan {
             about: "A big file from disk to disk.".to_owned(),
             shape: Some(name.shape()?),
-            transfers: vec![Transfer { what: DISK_TO_DISK, data, to: To::Disk }],
+            transfers: vec![Transfer { what: DISK_TO_DISK, data }],
             streams: Vec::new(),
-            left_out: Vec::new(),
             figures,
         })
     }
@@ -245,9 +231,8 @@ impl TargetsBench {
             about: "A big file from memory to disk; both ends and the link share this machine's cores."
                 .to_owned(),
             shape: Some(name.shape()?),
-            transfers: vec![Transfer { what: MEMORY_TO_DISK, data, to: To::Disk }],
+            transfers: vec![Transfer { what: MEMORY_TO_DISK, data }],
             streams: Vec::new(),
-            left_out: Vec::new(),
             figures: vec![
                 Figure::wanted(steady(MEMORY_TO_DISK), Target::AtLeast(6500.0)),
                 Figure::wanted(Measure::Rise { of: MEMORY_TO_DISK.to_owned() }, Target::AtMost(6.0)),
@@ -268,12 +253,8 @@ impl TargetsBench {
         Ok(Plan {
             about: "A tree of small files beside one file of as many bytes, from disk to disk.".to_owned(),
             shape: Some("1g-100ms".parse().map_err(anyhow::Error::msg)?),
-            transfers: vec![
-                Transfer { what: TREE, data: tree, to: To::Disk },
-                Transfer { what: ONE_FILE, data: file, to: To::Disk },
-            ],
+            transfers: vec![Transfer { what: TREE, data: tree }, Transfer { what: ONE_FILE, data: file }],
             streams: Vec::new(),
-            left_out: Vec::new(),
             figures: vec![
                 Figure::wanted(ratio, Target::AtMost(2.0)),
                 Figure::shown(whole(TREE)),
@@ -284,16 +265,14 @@ impl TargetsBench {
 
     fn veth(&self) -> anyhow::Result<Plan> {
         let data = self.big(&memory("targets").join("far"), 8)?;
-        let (transfers, left_out) = from_memory(data);
         let streams =
             vec![Stream::Iperf3 { connections: 1 }, Stream::Iperf3 { connections: 4 }, Stream::TlsPair];
         let mut figures: Vec<Figure> =
             streams.iter().map(|stream| Figure::shown(whole(&stream.name()))).collect();
-        for of in [MEMORY_TO_MEMORY, MEMORY_TO_DISK] {
-            figures.extend([Figure::shown(whole(of)), Figure::shown(steady(of))]);
-            let ratios = streams.iter().map(|to| Measure::RateRatio { of: of.to_owned(), to: to.name() });
-            figures.extend(ratios.map(Figure::shown));
-        }
+        let of = MEMORY_TO_DISK;
+        figures.extend([Figure::shown(whole(of)), Figure::shown(steady(of))]);
+        let ratios = streams.iter().map(|to| Measure::RateRatio { of: of.to_owned(), to: to.name() });
+        figures.extend(ratios.map(Figure::shown));
         Ok(Plan {
             about: format!(
                 "A bare veth pair between the hosts: both ends and whatever they encrypt share this machine's cores. \
@@ -305,9 +284,8 @@ impl TargetsBench {
                 stream::CIPHER
             ),
             shape: None,
-            transfers,
+            transfers: vec![Transfer { what: MEMORY_TO_DISK, data }],
             streams,
-            left_out,
             figures,
         })
     }
@@ -333,31 +311,10 @@ fn whole(of: &str) -> Measure {
     Measure::Whole { of: of.to_owned() }
 }
 
-/// Copies of a file in memory: to disk, and to memory where there is enough.
-fn from_memory(data: Data) -> (Vec<Transfer>, Vec<LeftOut>) {
-    let needed = data.amount().bytes + MEMORY_LEFT;
-    let available = environment::memory("MemAvailable").unwrap_or(0);
-    let to_disk = Transfer { what: MEMORY_TO_DISK, data: data.clone(), to: To::Disk };
-    if available >= needed {
-        let to_memory = Transfer { what: MEMORY_TO_MEMORY, data, to: To::Memory };
-        return (vec![to_memory, to_disk], Vec::new());
-    }
-    let reason = format!(
-        "{:.1} GiB of memory are available, {:.1} are needed beside the source; choose a smaller one with --size",
-        gib(available),
-        gib(needed)
-    );
-    eprintln!("without {MEMORY_TO_MEMORY}: {reason}");
-    (vec![to_disk], vec![LeftOut { tool: MEMORY_TO_MEMORY.to_owned(), reason }])
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
-}
-
 /// What all cases of a series share.
 struct Series {
     disk: Course,
+    /// Where sources in memory are, locked.
     memory: Course,
     /// Undisturbed ones that are wanted.
     rounds: u32,
@@ -380,14 +337,14 @@ impl Series {
         }
         let record = |transfer: &Transfer| longhaul_report::Data {
             name: transfer.what.to_owned(),
-            ..transfer.data.record(&self.course(transfer.to).destination())
+            ..transfer.data.record(&self.disk.destination())
         };
         let mut case = Case {
             name,
             about: plan.about.clone(),
             link: between.record(),
             data: plan.transfers.iter().map(record).collect(),
-            left_out: plan.left_out.clone(),
+            left_out: Vec::new(),
             trials: Vec::new(),
             figures: plan.figures.clone(),
             disturbed: Vec::new(),
@@ -411,13 +368,6 @@ impl Series {
         Ok(case)
     }
 
-    fn course(&self, to: To) -> &Course {
-        match to {
-            To::Disk => &self.disk,
-            To::Memory => &self.memory,
-        }
-    }
-
     fn copy(
         &self,
         case: &str,
@@ -426,7 +376,7 @@ impl Series {
         round: u32,
         order: u32,
     ) -> anyhow::Result<Trial> {
-        let Transfer { what, data, to } = transfer;
+        let Transfer { what, data } = transfer;
         let stem = format!("{case}-{what}-round{round}").replace('%', "").replace(' ', "-");
         let path = self.out.join(format!("{stem}.trace.jsonl"));
         let heat = Heat {
@@ -439,7 +389,7 @@ impl Series {
             trace: Some(&path),
             progress: false,
         };
-        let run = self.course(*to).run(&heat)?;
+        let run = self.disk.run(&heat)?;
         eprint!("{}", course::in_words(&run, data.amount()));
         if run.end != End::Complete {
             eprintln!();

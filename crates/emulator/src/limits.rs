@@ -101,8 +101,8 @@ pub const BREATH_SHARE: u64 = 16;
 /// A driver that has slept so long, or is to, has little to do: it need not save wakes, and may wait for a packet awake.
 pub const IDLE_FROM_NS: u64 = 250_000;
 
-/// It does so for no longer than this: a fifth of its time at the most.
-pub const WAKES_LATE_MAX_NS: u64 = 50_000;
+/// It does so for no longer than this: two fifths of its time at the most.
+pub const WAKES_LATE_MAX_NS: u64 = 100_000;
 
 /// Hosts of a topology: each is a namespace, of some 100 KiB in the kernel.
 pub const HOSTS_MAX: usize = 64;

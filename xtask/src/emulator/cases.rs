@@ -472,7 +472,7 @@ fn delay_findings(observed: &Observed, rtt_ms: f64) -> Option<Vec<Finding>> {
                 .collect::<Vec<_>>()
         }
         Some(flow) => {
-            let load = Finding::shown("load, Mbit/s", flow.bps / 1e6).wanted(Target::AtLeast(900.0));
+            let load = Finding::shown("load, Mbit/s", flow.bps / 1e6).wanted(Target::AtLeast(850.0));
             vec![median, mean, p99.wanted(Target::AtMost(2.0 - blur)), most, lost, load]
         }
     };

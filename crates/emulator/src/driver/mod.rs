@@ -213,7 +213,8 @@ impl<E: Engine> Driver<E> {
                 return Ok(());
             }
             // Who was idle has been woken some time after the packet came.
-            let came_before = if slept >= IDLE_FROM_NS { self.wakes_late_ns } else { 0 };
+            let was_idle = slept >= IDLE_FROM_NS;
+            let came_before = if was_idle { self.wakes_late_ns } else { 0 };
             slept = 0;
             let clock = self.clock.behind(came_before);
             let mut more = false;
@@ -225,7 +226,7 @@ impl<E: Engine> Driver<E> {
                 continue;
             }
             let done_at = self.clock.now();
-            if came_before == 0 {
+            if !was_idle {
                 self.rest(woke_at);
             }
             let asked = self.sleep()?;
