@@ -210,7 +210,6 @@ fn capacity(seconds: u32, mm_delay: bool) -> Vec<Experiment> {
         Experiment::new(what, &link, traffic, Judge::Capacity { at_least: Some(at_least) })
     };
     let many = Load { streams: 64, ..Load::tcp("bbr", seconds) };
-    let four = Load { streams: 4, ..many.clone() };
     let mut all = vec![
         unshaped("no rate, 1 stream, raised", one("cubic"), 12.0).with(RAISED).also_quick(),
         unshaped("no rate, 64 BBR streams", load(many), 7.0),
@@ -220,7 +219,6 @@ fn capacity(seconds: u32, mm_delay: bool) -> Vec<Experiment> {
             .also_quick(),
         shaped("10 Gbit/s, loss 1e-5, 1 BBR stream, raised twice", " --loss 0.001%", one("bbr"), 8.0)
             .with(RAISED_TWICE),
-        shaped("10 Gbit/s, loss 1e-5, 4 BBR streams, raised", " --loss 0.001%", load(four), 8.0).with(RAISED),
     ];
     if mm_delay {
         all.push(Experiment {
