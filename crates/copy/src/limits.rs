@@ -68,6 +68,10 @@ pub const JOURNAL_BYTES_MAX: u64 = 2 << 30;
 /// 22 KiB of a message. What has more holes or gaps is sent from the first to the last of the rest as one.
 pub const RANGES_MAX: usize = 1024;
 
+/// Gaps in a file under way: all of the ranges that may be offered, and on a path of 10 Gbit/s x 300 ms what is in flight in
+/// pieces of 64 KiB, twice over. At ~50 bytes each, 0.8 MiB a file.
+pub const GAPS_MAX: usize = 16 << 10;
+
 /// Buffered writes of a file are handed to the disk after so many bytes, so that the end does not wait for all.
 pub const WRITE_BACK_BYTES: u64 = 32 << 20;
 

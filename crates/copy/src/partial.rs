@@ -20,7 +20,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use crate::journal::{self, JournalHead, JournalRecord};
-use crate::limits::{JOURNAL_BYTES_MAX, JOURNALED_FILE_MIN};
+use crate::limits::{GAPS_MAX, JOURNAL_BYTES_MAX, JOURNALED_FILE_MIN};
 use crate::ranges::RangeSet;
 
 const PREFIX: &str = ".longhaul-";
@@ -99,6 +99,9 @@ fn read_left_over(dir: &Dir, name: &Name, version: SourceVersion) -> io::Result<
     let trusted = boot_id().is_some_and(|boot| boot == head.boot);
     let mut ranges = RangeSet::default();
     for record in records {
+        if ranges.count() > GAPS_MAX / 2 {
+            break; // what is beyond is sent again
+        }
         if trusted || has_checksum(&part, &record)? {
             ranges.insert(record.offset, record.offset + u64::from(record.length));
         }

@@ -22,6 +22,11 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
+    /// How many ranges.
+    pub(crate) fn count(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Bytes in it.
     pub(crate) fn bytes(&self) -> u64 {
         self.iter().map(|(start, end)| end - start).sum()

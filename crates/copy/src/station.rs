@@ -147,7 +147,7 @@ impl Station {
             Some(Ask::Offer(offer)) => self.take_offer(offer).await.encode_to_vec().into(),
             Some(Ask::Failed(failed)) => {
                 if let Some(target) = self.target().await {
-                    target.give_up(failed.files);
+                    target.give_up(failed.files).await;
                 }
                 Bytes::new()
             }

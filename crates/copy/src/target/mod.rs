@@ -29,8 +29,8 @@ use crate::bundle;
 use crate::destination::Destination;
 use crate::journal::JournalRecord;
 use crate::limits::{
-    DIRECT_FILE_MIN, FINISHERS, FINISHING_MAX, PARTIALS_OPEN_MAX, REFUSED_FILES_MAX, TEMPORARY_NAME_ATTEMPTS,
-    WANTED_KIB_MAX, WRITE_BACK_BYTES,
+    DIRECT_FILE_MIN, FINISHERS, FINISHING_MAX, GAPS_MAX, PARTIALS_OPEN_MAX, REFUSED_FILES_MAX,
+    TEMPORARY_NAME_ATTEMPTS, WANTED_KIB_MAX, WRITE_BACK_BYTES,
 };
 use crate::message::{Entry, Finished, Meta, Wants};
 use crate::options::{CopyOptions, Sync};
@@ -160,7 +160,7 @@ enum Task {
     /// An offer, and the way back for the answer.
     Plan(u64, Vec<Entry>, oneshot::Sender<Wants>),
     /// The sender has withdrawn these files.
-    GiveUp(Vec<u64>),
+    GiveUp(Vec<u64>, oneshot::Sender<()>),
     /// All else is done: the last steps.
     Finish(oneshot::Sender<()>),
 }
@@ -308,9 +308,13 @@ impl Target {
     }
 
     /// The sender cannot read these after all, or they have changed: what is there of them is of no use.
-    pub(crate) fn give_up(&self, files: Vec<u64>) {
+    /// Returns when that is done, so that who says it again and again waits.
+    pub(crate) async fn give_up(&self, files: Vec<u64>) {
         self.sender_failed.store(true, Ordering::SeqCst);
-        self.tell_planner(Task::GiveUp(files)); // over: nothing is kept for a later run either
+        let (reply, done) = oneshot::channel();
+        if self.tell_planner(Task::GiveUp(files, reply)) {
+            let _ = done.await; // over: nothing is kept for a later run either
+        }
     }
 
     /// The sender cannot go on, for the reason that it gives.
@@ -509,6 +513,9 @@ impl Target {
                     open.partial.note(record)?;
                 }
                 let new = state.missing.remove(offset, end);
+                if state.missing.count() > GAPS_MAX {
+                    return Err(io::Error::other("its parts have come in too many pieces").into());
+                }
                 count(&self.progress.done_bytes, new);
                 if direct.is_none() {
                     state.unsynced += new;

@@ -86,10 +86,11 @@ impl Planner {
             let Some(target) = self.target.upgrade() else { return };
             match task {
                 Task::Plan(number, entries, reply) => self.take_offer(&target, number, entries, reply),
-                Task::GiveUp(files) => {
+                Task::GiveUp(files, reply) => {
                     for incoming in files.into_iter().filter_map(|id| target.refuse(id)) {
                         target.abandon(&incoming, false);
                     }
+                    let _ = reply.send(()); // nobody waits: the session is over
                 }
                 Task::Finish(reply) => {
                     self.finish(&target);
