@@ -120,12 +120,14 @@ impl Access {
         const SFTP_SERVERS: [&str; 3] =
             ["/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server"];
         let sftp = SFTP_SERVERS.into_iter().find(|path| Path::new(path).exists()).unwrap_or("internal-sftp");
+        // Shells there read nobody's start-up files: a run that is cut off in one may leave a lock that holds up the next.
         Ok(format!(
             "Port {}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n\
-             PermitRootLogin prohibit-password\nPidFile none\nSubsystem sftp {sftp}\n",
+             PermitRootLogin prohibit-password\nPidFile none\nSetEnv HOME={}\nSubsystem sftp {sftp}\n",
             Server::Sshd.port(),
             self.host_key().display(),
-            self.directory.join("ssh_authorized_keys").display()
+            self.directory.join("ssh_authorized_keys").display(),
+            self.directory.display()
         ))
     }
 }
