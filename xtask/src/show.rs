@@ -99,9 +99,10 @@ pub(crate) fn record(path: &Path, json: &str) -> anyhow::Result<()> {
 }
 
 fn named_from_top(json: &str, top: &Path) -> String {
-    // Only where a word begins: another file's path may end in the same words.
-    ['"', ' ', '=', ':'].iter().fold(json.to_owned(), |json, before| {
-        json.replace(&format!("{before}{}/", top.display()), &before.to_string())
+    // Only where a word begins: another file's path may end in the same words. In a URL of xrootd's a path has two
+    // slashes before it.
+    ["\"", " ", "=", ":", ":1094/"].iter().fold(json.to_owned(), |json, before| {
+        json.replace(&format!("{before}{}/", top.display()), before)
     })
 }
 
@@ -119,11 +120,11 @@ mod tests {
 
     #[test]
     fn a_record_names_files_from_the_top_of_the_tree() {
-        let json = r#"["/longhaul/target/release/longhaul", "/longhaul-data/x", "--to=/longhaul/x", "host:/longhaul/x", "/me/longhaul/x"]"#;
+        let json = r#"["/longhaul/target/release/longhaul", "/longhaul-data/x", "--to=/longhaul/x", "host:/longhaul/x", "/me/longhaul/x", "root://h:1094//longhaul/x"]"#;
         let named = named_from_top(json, Path::new("/longhaul"));
         assert_eq!(
             named,
-            r#"["target/release/longhaul", "/longhaul-data/x", "--to=x", "host:x", "/me/longhaul/x"]"#
+            r#"["target/release/longhaul", "/longhaul-data/x", "--to=x", "host:x", "/me/longhaul/x", "root://h:1094/x"]"#
         );
     }
 }
