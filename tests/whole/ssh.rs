@@ -22,11 +22,13 @@ impl Shell {
         }
         let show = |name: &str| stage.path(name).display().to_string();
         std::fs::copy(stage.path("ssh_user.pub"), stage.path("ssh_authorized")).unwrap();
+        // Shells there read nobody's start-up files: these may wait for something of this machine's.
         let config = format!(
             "Port 2222\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\n\
-             PermitRootLogin yes\nLogLevel VERBOSE\n",
+             PermitRootLogin yes\nLogLevel VERBOSE\nSetEnv HOME={}\n",
             show("ssh_host"),
             show("ssh_authorized"),
+            show("home"),
         );
         std::fs::write(stage.path("sshd_config"), config).unwrap();
         // The name `lab` is known to ssh alone.

@@ -101,9 +101,9 @@ pub(crate) fn record(path: &Path, json: &str) -> anyhow::Result<()> {
 fn named_from_top(json: &str, top: &Path) -> String {
     // Only where a word begins: another file's path may end in the same words. In a URL of xrootd's a path has two
     // slashes before it.
-    ["\"", " ", "=", ":", ":1094/"].iter().fold(json.to_owned(), |json, before| {
-        json.replace(&format!("{before}{}/", top.display()), before)
-    })
+    ["\"", " ", "=", ":", ":1094/"]
+        .iter()
+        .fold(json.to_owned(), |json, before| json.replace(&format!("{before}{}/", top.display()), before))
 }
 
 /// Writes a file whole or not at all.
