@@ -23,6 +23,8 @@ mod fidelity;
 mod garbage;
 #[path = "whole/interruption.rs"]
 mod interruption;
+#[path = "whole/mounting.rs"]
+mod mounting;
 #[path = "whole/names.rs"]
 mod names;
 #[path = "whole/outage.rs"]

@@ -20,6 +20,8 @@ use std::sync::OnceLock;
 pub(crate) enum Need {
     /// Two hosts and a link between them.
     Emulator,
+    /// File systems of programs' own.
+    Fuse,
     /// Mounts, other users, namespaces of other processes.
     Root,
     /// A user without rights, who can run this build.
@@ -48,6 +50,8 @@ impl Need {
                     "run as root, or let users make namespaces and open /dev/net/tun",
                 ))
             }
+            Self::Fuse => (!Path::new("/dev/fuse").exists())
+                .then_some(("/dev/fuse", "load the kernel's module with modprobe fuse")),
             Self::Root => (!is_root()).then_some(("root", "run the tests as root")),
             Self::Nobody => match (is_root(), has("setpriv")) {
                 (false, _) => Some(("root, to become another user", "run the tests as root")),

@@ -12,7 +12,7 @@ use crate::limits::RANGES_MAX;
 use crate::message::{
     Ask, Entry, Finished, Started, Wants, Watched, What, WireRange, check_ranges, to_wire_ranges,
 };
-use crate::ranges::RangeSet;
+use longhaul_files::RangeSet;
 
 /// A request, written again.
 #[must_use]

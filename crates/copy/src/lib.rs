@@ -13,7 +13,7 @@
 //! | `target`, `partial`, `rivals` | the receiving end: offers, files and directories, bytes on disk | |
 //! | `destination` | what a path in a copy means | |
 //! | `message` | requests and replies | pure |
-//! | `journal`, `ranges` | what has arrived | pure |
+//! | `journal` | what has arrived | pure |
 //! | `bundle` | small files together | pure |
 //! | [`exclude`] | patterns | pure |
 //! | [`options`], [`progress`], [`limits`] | | |
@@ -30,7 +30,6 @@ mod message;
 pub mod options;
 mod partial;
 pub mod progress;
-mod ranges;
 mod rivals;
 mod source;
 pub mod station;
@@ -44,4 +43,4 @@ pub use exclude::Excludes;
 pub use options::{CopyOptions, Existing, Sync, Writing};
 pub use progress::{Problem, Progress, ProgressNow};
 pub use source::CopyError;
-pub use station::{Access, Station, dirty_bytes, own_files};
+pub use station::{Station, dirty_bytes, own_files};

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use crate::journal::{self, JournalHead, JournalRecord};
 use crate::limits::{GAPS_MAX, JOURNAL_BYTES_MAX, JOURNALED_FILE_MIN};
-use crate::ranges::RangeSet;
+use longhaul_files::RangeSet;
 
 const PREFIX: &str = ".longhaul-";
 

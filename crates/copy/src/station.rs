@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use longhaul_files::{Dir, RelPath};
+use longhaul_files::{Access, Dir, RelPath};
 use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
 use prost::Message;
 use tokio::sync::{Notify, mpsc};
@@ -24,18 +24,6 @@ use crate::progress::{Problem, Problems, Progress};
 use crate::source::{Source, path_bytes, path_from};
 use crate::target::Target;
 use crate::walk::{Paths, Walk};
-
-/// What a client may reach on the server, and with whose rights.
-pub trait Access: Send + Sync + 'static {
-    /// Finds the directory that `path` is below, and the rest of it.
-    ///
-    /// # Errors
-    /// In words for the client.
-    fn resolve(&self, path: &[u8], to_write: bool) -> Result<(Dir, RelPath), String>;
-
-    /// Takes on the rights of the client's user, on a thread that will do nothing else.
-    fn enter_thread(&self) {}
-}
 
 /// Finds a path of the user's own, from the current directory on: [`Access::resolve`] for somebody who may reach all.
 ///

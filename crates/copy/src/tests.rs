@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use longhaul_files::{Dir, Name, RelPath};
+use longhaul_files::{Access, Dir, Name, RelPath};
 use longhaul_transport::identity::{HostTrust, Identity, PublicKey};
 use longhaul_transport::session::{
     ConnectOptions, ControlChoice, Door, LaneSettings, Refused, Server, ServerOptions, connect,
@@ -19,7 +19,7 @@ use prost::Message;
 use crate::message::{
     Ask, Direction, End, Failed, Finished, Offer, Start, Started, Want, Wants, WireEntry, WireKind,
 };
-use crate::station::{Access, Station};
+use crate::station::Station;
 use crate::{Copy, CopyError, CopyOptions, Job, Problem};
 
 /// An end of a session that does what a test tells it to, and has no bytes.
@@ -56,7 +56,7 @@ impl<F: Fn(Session, Ask) -> Reply + Send + Sync + 'static> Handler for Scripted<
 struct Open<F>(F);
 
 impl<F: Fn() -> Arc<dyn Handler> + Send + Sync + 'static> Door for Open<F> {
-    fn admit(&self, _: PublicKey, _: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
+    fn admit(&self, _: PublicKey, _: SocketAddr, _: &str) -> Result<Arc<dyn Handler>, Refused> {
         Ok(self.0())
     }
 }
@@ -84,6 +84,7 @@ fn server(make: impl Fn() -> Arc<dyn Handler> + Send + Sync + 'static) -> Connec
         addresses: vec![address],
         identity: Identity::ephemeral(),
         trust: HostTrust::Pinned(host_key),
+        service: "copies",
         control: ControlChoice::Auto,
         lanes: LaneSettings::default(),
     }

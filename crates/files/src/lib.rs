@@ -2,21 +2,35 @@
 //!
 //! | module | holds | |
 //! | --- | --- | --- |
+//! | [`message`] | what a client and a server say to each other about files | pure |
+//! | [`server`] | their operations at a server | |
+//! | [`client`] | and at a client | |
 //! | [`name`] | names and relative paths that cannot leave a directory | pure |
 //! | [`dir`] | directories held by descriptor; every operation is confined to them | |
 //! | [`attr`] | what a file is, besides its bytes | |
-//! | [`export`] | the directories a server shows, by name | |
+//! | [`access`], [`export`] | the directories a server shows, by name | |
 //! | [`rights`] | acting as a user | |
+//! | [`ranges`] | sets of bytes | pure |
 //! | [`limits`] | every bound, with its derivation | |
 
+pub mod access;
 pub mod attr;
+pub mod client;
 pub mod dir;
 pub mod export;
 pub mod limits;
+pub mod message;
 pub mod name;
+pub mod ranges;
 pub mod rights;
+pub mod server;
 
+pub use access::Access;
 pub use attr::{Attr, Kind, Time, Xattr};
+pub use client::{FilesClient, Remote};
 pub use dir::Dir;
 pub use export::{Export, Exports};
+pub use message::{Listed, TOP};
 pub use name::{Name, RelPath, Shown, shown};
+pub use ranges::RangeSet;
+pub use server::FilesServer;

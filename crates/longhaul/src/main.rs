@@ -4,6 +4,7 @@ mod cli;
 mod config;
 mod far;
 mod place;
+mod service;
 mod signals;
 mod terminal;
 mod trace;

@@ -124,7 +124,7 @@ struct OneKey {
 }
 
 impl Door for OneKey {
-    fn admit(&self, key: PublicKey, _from: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
+    fn admit(&self, key: PublicKey, _from: SocketAddr, _service: &str) -> Result<Arc<dyn Handler>, Refused> {
         if key == self.key { Ok(self.memory.clone()) } else { Err(Refused::UnknownKey) }
     }
 
@@ -163,6 +163,7 @@ impl Far {
             addresses: vec![self.address],
             identity: self.client.clone(),
             trust: HostTrust::Pinned(self.host_key),
+            service: "tests",
             control: ControlChoice::Auto,
             lanes: LaneSettings::default(),
         }

@@ -21,9 +21,9 @@ use crate::message::{Entry, Meta, Want, Wants, What, WireRanges, to_wire_ranges}
 use crate::options::{Existing, Sync};
 use crate::partial::{LeftOver, SourceVersion, is_ours, left_over};
 use crate::progress::count;
-use crate::ranges::RangeSet;
 use crate::rivals;
 use crate::walk::cannot;
+use longhaul_files::RangeSet;
 
 /// A name that others shall share.
 #[derive(Clone)]

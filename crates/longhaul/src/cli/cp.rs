@@ -12,18 +12,18 @@ use longhaul_copy::{Copy, CopyError, CopyOptions, Existing, Job, Problem, Progre
 use longhaul_files::dir::raise_open_file_limit;
 use longhaul_files::{RelPath, shown};
 use longhaul_transport::Session;
-use longhaul_transport::session::{ConnectOptions, ControlChoice, LaneSettings, connect};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::print_out;
-use crate::config;
-use crate::far::{Far, SshOptions};
+use super::reach::Reach;
+use crate::far::Far;
 use crate::place::Place;
+use crate::service::COPIES;
 use crate::signals::until_told_to_stop;
 use crate::terminal::{ProgressLine, Terminal, harmless};
 use crate::trace::Trace;
-use crate::units::{self, show_rate, show_size};
+use crate::units::{show_rate, show_size};
 
 /// Copy files and trees to or from a far host, at the full speed of the network
 ///
@@ -87,43 +87,14 @@ pub(crate) struct Cp {
     #[arg(short = 'n', long)]
     dry_run: bool,
 
-    /// Most that is sent, as `500Mbit` or `100MB/s`
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
-    rate: Option<u64>,
-    /// Number of connections, instead of as many as the path needs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    lanes: Option<u16>,
-    /// Longest piece of a file that one connection carries at a time [default: 1MiB]
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    piece: Option<u64>,
-    /// Size of the connections' buffers, instead of the kernel's choice
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    sockbuf: Option<u64>,
     /// When files are made durable: each before it gets its name, all at the end (large ones before), or never
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = SyncArg::End)]
     sync: SyncArg,
     /// How large files are written: past the page cache (direct), through it (buffered), or by the kind of disk
     #[arg(long, value_name = "HOW", value_enum, default_value_t = WritingArg::Auto)]
     write: WritingArg,
-    /// Do without UDP
-    #[arg(long)]
-    tcp: bool,
-
-    /// Private key [default: ~/.config/longhaul/id_ed25519, else ~/.ssh/id_ed25519]
-    #[arg(short, long, value_name = "FILE")]
-    identity: Option<PathBuf>,
-    /// Servers' keys [default: ~/.config/longhaul/known_hosts]
-    #[arg(long, value_name = "FILE")]
-    known_hosts: Option<PathBuf>,
-    /// How to start ssh for HOST:PATH
-    #[arg(long, value_name = "COMMAND", env = "LONGHAUL_SSH", default_value = "ssh")]
-    ssh: String,
-    /// The program at HOST
-    #[arg(long, value_name = "PATH", default_value = "longhaul")]
-    remote_program: String,
-    /// Port that the program at HOST shall listen on (TCP and UDP) [default: any]
-    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
-    remote_port: u16,
+    #[command(flatten)]
+    reach: Reach,
 
     /// One JSON object on standard output at the end
     #[arg(long)]
@@ -207,7 +178,7 @@ impl Cp {
         let only = self.listed_files()?;
         let (copy, told) = Copy::prepare(job, self.options(), only)?;
         let trace = self.trace.as_deref().map(Trace::create).transpose()?;
-        let far = self.reach(&remote).await?;
+        let far = self.reach.reach(&remote).await?;
         let ended = self.run_session(terminal, copy, told, far, trace).await?;
         let code = match &ended.result {
             Ok(_) if ended.problems.is_empty() => ExitCode::SUCCESS,
@@ -227,24 +198,8 @@ impl Cp {
         mut trace: Option<Trace>,
     ) -> anyhow::Result<Ended> {
         let began = Instant::now();
-        let Far { host, addresses, identity, trust, ssh } = far;
-        let options = ConnectOptions {
-            host,
-            addresses,
-            identity,
-            trust,
-            control: if self.tcp { ControlChoice::Tcp } else { ControlChoice::Auto },
-            lanes: self.lane_settings(),
-        };
-        let by_ssh = ssh.is_some();
-        let session = connect(options, copy.handler()).await.map_err(|error| {
-            let hint = "; its data connections go straight to that port: `--remote-port` chooses one that the firewall lets through";
-            anyhow::anyhow!("{error}{}", if by_ssh { hint } else { "" })
-        })?;
+        let (session, ssh) = self.reach.connect(far, COPIES, copy.handler()).await?;
         let control = session.control_kind();
-        if control == Some("TCP") && !self.tcp {
-            tracing::warn!("UDP does not get through: the control channel runs over TCP");
-        }
         let progress = copy.progress();
         let mut line = (!self.quiet).then(|| ProgressLine::new(terminal, progress.clone()));
         let mut problems = Vec::new();
@@ -406,19 +361,6 @@ impl Cp {
         }
     }
 
-    fn lane_settings(&self) -> LaneSettings {
-        let default = LaneSettings::default();
-        LaneSettings {
-            lanes: self.lanes.map(usize::from),
-            piece_bytes_max: self.piece.map_or(default.piece_bytes_max, |bytes| {
-                u32::try_from(bytes).unwrap_or(u32::MAX).min(longhaul_transport::limits::PIECE_BYTES_MAX)
-            }),
-            socket_buffer: self.sockbuf.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
-            rate_max: self.rate.map(|bits| bits / 8),
-            ..default
-        }
-    }
-
     /// The list of `--files-from`.
     fn listed_files(&self) -> anyhow::Result<Vec<RelPath>> {
         let Some(file) = &self.files_from else { return Ok(Vec::new()) };
@@ -444,31 +386,10 @@ impl Cp {
         }
         Ok(paths)
     }
-
-    async fn reach(&self, remote: &Place) -> anyhow::Result<Far> {
-        match remote {
-            Place::Here(_) => bail!("a far host is needed"),
-            Place::Server { host, port, .. } => {
-                let known_hosts = self
-                    .known_hosts
-                    .clone()
-                    .map_or_else(|| config::directory().map(|d| d.join("known_hosts")), Ok)?;
-                let identity = config::user_key(self.identity.as_deref())?;
-                Far::server(host, *port, identity, &known_hosts).await
-            }
-            Place::Ssh { destination, .. } => {
-                let options = SshOptions {
-                    command: self.ssh.clone(),
-                    program: self.remote_program.clone(),
-                    port: self.remote_port,
-                };
-                Far::over_ssh(destination, &options).await
-            }
-        }
-    }
 }
 
-async fn end_session(session: Session, ssh: Option<tokio::process::Child>) {
+/// Ends a session in order, and the far program.
+pub(super) async fn end_session(session: Session, ssh: Option<tokio::process::Child>) {
     session.close().await;
     if let Some(mut ssh) = ssh {
         drop(ssh.stdin.take());

@@ -3,6 +3,8 @@
 mod cp;
 mod emulate;
 mod key;
+mod mount;
+mod reach;
 mod serve;
 mod topology_file;
 
@@ -22,6 +24,7 @@ pub(crate) struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Cp(Box<cp::Cp>),
+    Mount(Box<mount::MountCommand>),
     Serve(serve::Serve),
     Key(key::Key),
     Emulate(Box<emulate::Emulate>),
@@ -41,6 +44,7 @@ impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Cp(cp) => cp.run(),
+            Command::Mount(mount) => mount.run(),
             Command::Serve(serve) => serve.run(),
             Command::Key(key) => key.run(),
             Command::Emulate(emulate) => emulate.run(),

@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use longhaul_copy::{Access, Station};
+use longhaul_copy::Station;
 use longhaul_files::dir::raise_open_file_limit;
 use longhaul_files::rights::{UserRights, own_name};
-use longhaul_files::{Dir, Exports, RelPath};
+use longhaul_files::{Access, Dir, Exports, FilesServer, RelPath};
 use longhaul_transport::identity::{AuthorizedKeys, Grant, Identity, PublicKey};
 use longhaul_transport::session::{Door, LaneSettings, Refused, Server, ServerOptions};
 use longhaul_transport::{DEFAULT_PORT, Handler, Session};
@@ -20,8 +20,9 @@ use tokio::sync::watch;
 
 use super::print_out;
 use crate::far::{Introduction, Invitation};
+use crate::service::{COPIES, FILES};
 use crate::signals::until_told_to_stop;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, harmless};
 use crate::{config, units};
 
 /// Serve directories to those whose keys are authorized
@@ -220,14 +221,26 @@ struct ExportsDoor {
 }
 
 impl Door for ExportsDoor {
-    fn admit(&self, key: PublicKey, from: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
+    fn admit(&self, key: PublicKey, from: SocketAddr, service: &str) -> Result<Arc<dyn Handler>, Refused> {
         let grant = {
             let mut keys = self.keys.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             keys.current().grant(&key).cloned().ok_or(Refused::UnknownKey)?
         };
         let rights = rights_of(&grant).map_err(Refused::Because)?;
         tracing::info!(%from, key = %key.fingerprint(), user = grant.user.as_deref().unwrap_or("-"), "session");
-        Ok(Station::server(Arc::new(ExportAccess { exports: Arc::clone(&self.exports), grant, rights })))
+        handler(service, Arc::new(ExportAccess { exports: Arc::clone(&self.exports), grant, rights }))
+    }
+}
+
+/// The server's end of a session about `service`.
+fn handler(service: &str, access: Arc<dyn Access>) -> Result<Arc<dyn Handler>, Refused> {
+    match service {
+        COPIES => Ok(Station::server(access)),
+        FILES => Ok(FilesServer::new(access)),
+        _ => Err(Refused::Because(format!(
+            "this server does not know `{}`: it may be older",
+            harmless(service)
+        ))),
     }
 }
 
@@ -295,11 +308,11 @@ struct OnceDoor {
 }
 
 impl Door for OnceDoor {
-    fn admit(&self, key: PublicKey, _from: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
+    fn admit(&self, key: PublicKey, _from: SocketAddr, service: &str) -> Result<Arc<dyn Handler>, Refused> {
         if key != self.client {
             return Err(Refused::UnknownKey);
         }
-        Ok(Station::server(Arc::new(AllFiles)))
+        handler(service, Arc::new(AllFiles))
     }
 
     fn began(&self, session: &Session) {

@@ -47,6 +47,8 @@ pub struct ConnectOptions {
     pub identity: Identity,
     /// How the server's key is judged.
     pub trust: HostTrust,
+    /// What the session is about, as the server's [`Door`](super::Door) knows it.
+    pub service: &'static str,
     /// What the control channel runs over.
     pub control: ControlChoice,
     /// The lanes.
@@ -109,6 +111,7 @@ struct Dialer {
     host: String,
     session: SessionId,
     remote: SocketAddr,
+    service: &'static str,
     choice: ControlChoice,
     key: PublicKey,
     trust: Arc<HostTrust>,
@@ -132,7 +135,8 @@ const EAGER_LANES: usize = 4;
 /// # Errors
 /// [`ConnectError`].
 pub async fn connect(options: ConnectOptions, handler: Arc<dyn Handler>) -> Result<Session, ConnectError> {
-    let ConnectOptions { host, addresses, identity, trust, control: choice, lanes: settings } = options;
+    let ConnectOptions { host, addresses, identity, trust, service, control: choice, lanes: settings } =
+        options;
     let trust = Arc::new(trust);
     let mut failures = Vec::new();
     for remote in addresses {
@@ -147,6 +151,7 @@ pub async fn connect(options: ConnectOptions, handler: Arc<dyn Handler>) -> Resu
             host: host.clone(),
             session,
             remote,
+            service,
             choice,
             key: identity.public(),
             trust: Arc::clone(&trust),
@@ -288,7 +293,8 @@ impl Dialer {
     async fn greet(&self, link: &Link, peer: PublicKey, epoch: u32) -> Result<(), DialError> {
         let session = Bytes::copy_from_slice(&self.session);
         let lanes = Some(self.settings.wishes());
-        let hello = Hello { version: PROTOCOL_VERSION, session, epoch, lanes };
+        let service = self.service.to_owned();
+        let hello = Hello { version: PROTOCOL_VERSION, session, epoch, lanes, service };
         let envelope = Envelope { id: u64::MAX, oldest: 0, body: hello.encode_to_vec().into() };
         let reply = tokio::time::timeout(CONNECT_TIMEOUT, link.exchange(&envelope)).await;
         let foreign = || DialError::Fatal(ConnectError::Foreign(self.host.clone()));

@@ -19,6 +19,9 @@ pub(crate) struct Hello {
     /// How a new session's lanes shall be set up at the server as well.
     #[prost(message, optional, tag = "4")]
     pub(crate) lanes: Option<LaneWishes>,
+    /// What a new session is about: the application's own word.
+    #[prost(string, tag = "5")]
+    pub(crate) service: String,
 }
 
 /// What the person at the client insists on; 0 stands for no wish.

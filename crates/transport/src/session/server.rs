@@ -30,11 +30,11 @@ use crate::tls::{Purpose, server_config};
 
 /// Decides who may come in, and makes the application's end of a new session.
 pub trait Door: Send + Sync + 'static {
-    /// For a client that has proved to hold `key`.
+    /// For a client that has proved to hold `key`, and wants a session about `service`.
     ///
     /// # Errors
     /// [`Refused`].
-    fn admit(&self, key: PublicKey, from: SocketAddr) -> Result<Arc<dyn Handler>, Refused>;
+    fn admit(&self, key: PublicKey, from: SocketAddr, service: &str) -> Result<Arc<dyn Handler>, Refused>;
 
     /// A session has begun.
     fn began(&self, _session: &Session) {}
@@ -350,7 +350,7 @@ impl State {
                 Ok(shared)
             }
             None if hello.epoch > 0 => Err((RefusalCode::NoSession, "no such session".to_owned())),
-            None => self.begin(id, key, from, self.settings.for_client(hello.lanes)),
+            None => self.begin(id, key, from, hello),
         }
     }
 
@@ -359,11 +359,12 @@ impl State {
         id: SessionId,
         key: PublicKey,
         from: SocketAddr,
-        settings: LaneSettings,
+        hello: &Hello,
     ) -> Result<Arc<Shared>, (RefusalCode, String)> {
         // Before threads are started for nothing; what counts is the look below.
         room_for(&self.lock(), key)?;
-        let handler = self.door.admit(key, from).map_err(|refused| match refused {
+        let settings = self.settings.for_client(hello.lanes);
+        let handler = self.door.admit(key, from, &hello.service).map_err(|refused| match refused {
             Refused::UnknownKey => (RefusalCode::UnknownKey, "this key is not known here".to_owned()),
             Refused::Because(reason) => (RefusalCode::Other, reason),
         })?;
@@ -471,7 +472,12 @@ mod tests {
     struct Nobody;
 
     impl Door for Nobody {
-        fn admit(&self, _key: PublicKey, _from: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
+        fn admit(
+            &self,
+            _key: PublicKey,
+            _from: SocketAddr,
+            _service: &str,
+        ) -> Result<Arc<dyn Handler>, Refused> {
             Err(Refused::UnknownKey)
         }
     }
@@ -506,8 +512,12 @@ mod tests {
         };
         unfinished(2).await;
         for link in &links {
-            let hello =
-                Hello { version: PROTOCOL_VERSION, session: vec![0; 16].into(), epoch: 0, lanes: None };
+            let hello = Hello {
+                version: PROTOCOL_VERSION,
+                session: vec![0; 16].into(),
+                epoch: 0,
+                ..Hello::default()
+            };
             let envelope = Envelope { id: 0, oldest: 0, body: hello.encode_to_vec().into() };
             let welcome = Welcome::decode(link.exchange(&envelope).await.unwrap()).unwrap();
             assert_eq!(welcome.refusal.unwrap().code(), RefusalCode::UnknownKey);

@@ -26,7 +26,7 @@ impl Handler for Everything {
 struct Everybody;
 
 impl Door for Everybody {
-    fn admit(&self, _key: PublicKey, _from: SocketAddr) -> Result<Arc<dyn Handler>, Refused> {
+    fn admit(&self, _key: PublicKey, _from: SocketAddr, _service: &str) -> Result<Arc<dyn Handler>, Refused> {
         Ok(Arc::new(Everything))
     }
 }
@@ -112,6 +112,7 @@ fn options(address: SocketAddr, trust: HostTrust) -> ConnectOptions {
         addresses: vec![address],
         identity: Identity::ephemeral(),
         trust,
+        service: "tests",
         control: ControlChoice::Tcp,
         lanes: LaneSettings { laneless_max: Duration::from_secs(2), ..LaneSettings::default() },
     }

@@ -4,41 +4,58 @@ use std::collections::BTreeMap;
 
 /// Disjoint, non-adjacent ranges of bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RangeSet {
+pub struct RangeSet {
     /// Start to end.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
     /// `0..end`, or nothing when that is empty.
-    #[cfg(test)]
-    pub(crate) fn up_to(end: u64) -> Self {
+    #[must_use]
+    pub fn up_to(end: u64) -> Self {
         let mut set = Self::default();
         set.insert(0, end);
         set
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
     /// How many ranges.
-    pub(crate) fn count(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         self.ranges.len()
     }
 
     /// Bytes in it.
-    pub(crate) fn bytes(&self) -> u64 {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.iter().map(|(start, end)| end - start).sum()
     }
 
     /// The ranges, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().map(|(&start, &end)| (start, end))
     }
 
+    /// Whether all of `start..end` is in it.
+    #[must_use]
+    pub fn contains(&self, start: u64, end: u64) -> bool {
+        start >= end
+            || self.ranges.range(..=start).next_back().is_some_and(|(_, &range_end)| range_end >= end)
+    }
+
+    /// Whether something of `start..end` is in it.
+    #[must_use]
+    pub fn overlaps(&self, start: u64, end: u64) -> bool {
+        start < end && self.ranges.range(..end).next_back().is_some_and(|(_, &range_end)| range_end > start)
+    }
+
     /// Adds `start..end`.
-    pub(crate) fn insert(&mut self, mut start: u64, mut end: u64) {
+    pub fn insert(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
             return;
         }
@@ -57,7 +74,7 @@ impl RangeSet {
     }
 
     /// Takes `start..end` out; says how many bytes were in.
-    pub(crate) fn remove(&mut self, start: u64, end: u64) -> u64 {
+    pub fn remove(&mut self, start: u64, end: u64) -> u64 {
         if start >= end {
             return 0;
         }
@@ -116,6 +133,8 @@ mod tests {
                     set.insert(start, end);
                 } else {
                     let expected = bytes[start as usize..end as usize].iter().filter(|b| **b).count();
+                    prop_assert_eq!(set.contains(start, end), expected == len as usize);
+                    prop_assert_eq!(set.overlaps(start, end), expected > 0);
                     prop_assert_eq!(set.remove(start, end), expected as u64);
                 }
                 bytes[start as usize..end as usize].fill(add);

@@ -1,0 +1,704 @@
+//! What a client and a server say to each other about files, on the control channel. Protocol Buffers.
+//!
+//! ```text
+//! client                                   server
+//!   Attach {path} ------------------------->        the top of what will be used; once in a session
+//!   an operation on nodes and open files -->
+//!         <--------------------------------- an error number, or what it has come to
+//!
+//! more than INLINE_BYTES_MAX of a file's bytes travel on the data lanes:
+//!   Read {open file, offset, transfer} ---->
+//!         <--------------------------------- Bytes {how many}; object = transfer, from offset 0
+//!   object = written object, from the place in the file; lanes say that they are stored
+//! ```
+//!
+//! A **node** is a file, directory or link of the server's, by number: the file's own number on the export's file
+//! system ([`node_number`]). The client says how often it was told of a node when it forgets it (RFC 1813 has handles
+//! for ever; FUSE counts).
+//!
+//! The reply to an operation is an error number of Linux (0: none; little-endian, 4 bytes), and then its outcome.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::{Message, Oneof};
+use rustix::fs::{Statx, StatxTimestamp};
+use rustix::io::Errno;
+
+/// The node that a session is attached to.
+pub const TOP: u64 = 1;
+
+/// The number of the node with this number on this device, in a session whose top is on `top_device`.
+#[must_use]
+pub fn node_number(device: u64, inode: u64, top_device: u64, top_inode: u64) -> u64 {
+    if device == top_device {
+        return match inode {
+            _ if inode == top_inode => TOP,
+            // One file may have the number that the top goes by.
+            TOP => top_inode,
+            _ => inode,
+        };
+    }
+    // Another file system below the top: its numbers are its own. The golden ratio spreads devices (Knuth, 6.4).
+    inode ^ (device.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63)
+}
+
+/// A request of the client's.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Request {
+    #[prost(
+        oneof = "Ask",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, \
+                               23, 24, 25, 26, 27"
+    )]
+    pub(crate) ask: Option<Ask>,
+}
+
+/// An operation, and the outcome that it has.
+pub(crate) trait Operation {
+    type Outcome: Message + Default;
+
+    fn ask(self) -> Ask;
+}
+
+/// Declares the operations: their messages, outcomes and tags in [`Ask`].
+macro_rules! operations {
+    ($($tag:literal $operation:ident -> $outcome:ty,)*) => {
+        /// The operations.
+        #[derive(Clone, PartialEq, Oneof)]
+        pub(crate) enum Ask {
+            $(#[prost(message, tag = $tag)] $operation($operation),)*
+        }
+
+        $(impl Operation for $operation {
+            type Outcome = $outcome;
+
+            fn ask(self) -> Ask {
+                Ask::$operation(self)
+            }
+        })*
+    };
+}
+
+operations! {
+    "1" Attach -> Attached,
+    "2" Lookup -> Node,
+    "3" Forget -> Nothing,
+    "4" GetAttr -> Attr,
+    "5" SetAttr -> Attr,
+    "6" ReadLink -> Content,
+    "7" Make -> Node,
+    "8" Create -> Created,
+    "9" Remove -> Nothing,
+    "10" Rename -> Nothing,
+    "11" Link -> Node,
+    "12" Open -> Opened,
+    "13" Read -> Content,
+    "14" Write -> Count,
+    "15" Settle -> Nothing,
+    "16" Sync -> Nothing,
+    "17" Close -> Nothing,
+    "18" ReadDir -> Listing,
+    "19" StatFs -> FileSystem,
+    "20" GetXattr -> Content,
+    "21" SetXattr -> Nothing,
+    "22" ListXattr -> Content,
+    "23" RemoveXattr -> Nothing,
+    "24" Allocate -> Nothing,
+    "25" Seek -> Count,
+    "26" CopyRange -> Count,
+    "27" SyncDir -> Nothing,
+}
+
+impl Ask {
+    pub(crate) fn into_bytes(self) -> Bytes {
+        Request { ask: Some(self) }.encode_to_vec().into()
+    }
+
+    pub(crate) fn from_bytes(bytes: Bytes) -> Option<Self> {
+        Request::decode(bytes).ok()?.ask
+    }
+}
+
+/// A reply as it travels.
+pub(crate) fn encode_reply(outcome: Result<impl Message, Errno>) -> Bytes {
+    let mut bytes = BytesMut::new();
+    match outcome {
+        Ok(outcome) => {
+            bytes.reserve(4 + outcome.encoded_len());
+            bytes.put_i32_le(0);
+            bytes.put_slice(&outcome.encode_to_vec());
+        }
+        Err(errno) => bytes.put_i32_le(errno.raw_os_error()),
+    }
+    bytes.freeze()
+}
+
+/// The outcome in a reply; `EPROTO` for what is none.
+pub(crate) fn decode_reply<T: Message + Default>(mut reply: Bytes) -> Result<T, Errno> {
+    if reply.len() < 4 {
+        return Err(Errno::PROTO);
+    }
+    match reply.get_i32_le() {
+        0 => T::decode(reply).map_err(|_| Errno::PROTO),
+        // Linux' numbers; another could be taken for success further up.
+        error @ 1..=4095 => Err(Errno::from_raw_os_error(error)),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+/// The server tells the client.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Notice {
+    /// A transfer that cannot be brought to its end: the file has become shorter, or cannot be read.
+    #[prost(uint64, tag = "1")]
+    pub(crate) broken_transfer: u64,
+}
+
+/// The object on the lanes that is write number `write` of an open file. Its offsets are those in the file.
+pub(crate) fn object(file: u64, write: u32) -> u64 {
+    file << 32 | u64::from(write)
+}
+
+/// The file and the write of an object.
+pub(crate) fn write_of(object: u64) -> (u64, u32) {
+    (object >> 32, object as u32)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Nothing {}
+
+/// Begins.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Attach {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) path: Bytes,
+}
+
+/// What a session is attached to, or why it is not.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Attached {
+    /// In words; empty: it is.
+    #[prost(string, tag = "1")]
+    pub(crate) refusal: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) top: Option<Attr>,
+    /// Nothing may be changed.
+    #[prost(bool, tag = "3")]
+    pub(crate) read_only: bool,
+    /// The server acts with root's rights: it takes the client's word for who does something.
+    #[prost(bool, tag = "4")]
+    pub(crate) acts_for_all: bool,
+    /// The user that the server acts as.
+    #[prost(message, required, tag = "5")]
+    pub(crate) user: Caller,
+}
+
+/// A time to the nanosecond.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct WireTime {
+    /// Seconds since 1970, which may be negative.
+    #[prost(sint64, tag = "1")]
+    pub seconds: i64,
+    /// And nanoseconds, below 1e9.
+    #[prost(uint32, tag = "2")]
+    pub nanos: u32,
+}
+
+/// What a node is (statx(2)).
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Attr {
+    /// The node.
+    #[prost(uint64, tag = "1")]
+    pub node: u64,
+    /// Kind and permission bits, as in `st_mode`.
+    #[prost(uint32, tag = "2")]
+    pub mode: u32,
+    /// Owner.
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    /// Group.
+    #[prost(uint32, tag = "4")]
+    pub gid: u32,
+    /// Bytes.
+    #[prost(uint64, tag = "5")]
+    pub size: u64,
+    /// Allocated 512-byte blocks.
+    #[prost(uint64, tag = "6")]
+    pub blocks: u64,
+    /// Names it has.
+    #[prost(uint32, tag = "7")]
+    pub links: u32,
+    /// What a device file stands for: major and minor number.
+    #[prost(uint32, tag = "8")]
+    pub device_major: u32,
+    /// As above.
+    #[prost(uint32, tag = "9")]
+    pub device_minor: u32,
+    /// Of I/O that suits the file system, in bytes.
+    #[prost(uint32, tag = "10")]
+    pub block_size: u32,
+    /// Last access.
+    #[prost(message, required, tag = "11")]
+    pub accessed: WireTime,
+    /// Last change of its bytes.
+    #[prost(message, required, tag = "12")]
+    pub modified: WireTime,
+    /// Last change of anything.
+    #[prost(message, required, tag = "13")]
+    pub changed: WireTime,
+}
+
+impl Attr {
+    pub(crate) fn of(stat: &Statx, node: u64) -> Self {
+        let time = |time: StatxTimestamp| WireTime { seconds: time.tv_sec, nanos: time.tv_nsec };
+        Self {
+            node,
+            mode: stat.stx_mode.into(),
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            size: stat.stx_size,
+            blocks: stat.stx_blocks,
+            links: stat.stx_nlink,
+            device_major: stat.stx_rdev_major,
+            device_minor: stat.stx_rdev_minor,
+            block_size: stat.stx_blksize,
+            accessed: time(stat.stx_atime),
+            modified: time(stat.stx_mtime),
+            changed: time(stat.stx_ctime),
+        }
+    }
+}
+
+/// A node that the client is told of: it counts.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Node {
+    #[prost(message, required, tag = "1")]
+    pub(crate) attr: Attr,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Lookup {
+    #[prost(uint64, tag = "1")]
+    pub(crate) parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) name: Bytes,
+}
+
+/// The client does not know these nodes any more, as often as it says.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Forget {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) nodes: Vec<Forgotten>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Forgotten {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) times: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct GetAttr {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+}
+
+/// What a time is set to.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct NewTime {
+    /// By the server's clock.
+    #[prost(bool, tag = "1")]
+    pub(crate) now: bool,
+    #[prost(message, required, tag = "2")]
+    pub(crate) time: WireTime,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct SetAttr {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    /// An open file of the node's, where one is at hand: what it may do need not be asked again. 0: none.
+    #[prost(uint64, tag = "2")]
+    pub(crate) file: u64,
+    #[prost(uint32, optional, tag = "3")]
+    pub(crate) mode: Option<u32>,
+    #[prost(uint32, optional, tag = "4")]
+    pub(crate) uid: Option<u32>,
+    #[prost(uint32, optional, tag = "5")]
+    pub(crate) gid: Option<u32>,
+    #[prost(uint64, optional, tag = "6")]
+    pub(crate) size: Option<u64>,
+    #[prost(message, optional, tag = "7")]
+    pub(crate) accessed: Option<NewTime>,
+    #[prost(message, optional, tag = "8")]
+    pub(crate) modified: Option<NewTime>,
+    /// Who does it is not privileged: a new size takes set-user-id and set-group-id away.
+    #[prost(bool, tag = "9")]
+    pub(crate) drops_set_id: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct ReadLink {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+}
+
+/// Who does it, where the server takes the client's word.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Caller {
+    #[prost(uint32, tag = "1")]
+    pub(crate) uid: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) gid: u32,
+}
+
+/// Makes a directory, link, pipe, socket, device file, or a file that is not opened.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Make {
+    #[prost(uint64, tag = "1")]
+    pub(crate) parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) name: Bytes,
+    /// Kind and permission bits, as in `st_mode`; the caller's umask has been taken off.
+    #[prost(uint32, tag = "3")]
+    pub(crate) mode: u32,
+    /// A symbolic link's.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub(crate) target: Bytes,
+    #[prost(uint32, tag = "5")]
+    pub(crate) device_major: u32,
+    #[prost(uint32, tag = "6")]
+    pub(crate) device_minor: u32,
+    #[prost(message, required, tag = "7")]
+    pub(crate) caller: Caller,
+}
+
+/// Makes a file and opens it.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Create {
+    #[prost(uint64, tag = "1")]
+    pub(crate) parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) name: Bytes,
+    #[prost(uint32, tag = "3")]
+    pub(crate) mode: u32,
+    /// As in open(2).
+    #[prost(uint32, tag = "4")]
+    pub(crate) flags: u32,
+    #[prost(message, required, tag = "5")]
+    pub(crate) caller: Caller,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Created {
+    #[prost(message, required, tag = "1")]
+    pub(crate) node: Node,
+    #[prost(uint64, tag = "2")]
+    pub(crate) file: u64,
+}
+
+/// Removes a name.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Remove {
+    #[prost(uint64, tag = "1")]
+    pub(crate) parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) name: Bytes,
+    #[prost(bool, tag = "3")]
+    pub(crate) is_dir: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Rename {
+    #[prost(uint64, tag = "1")]
+    pub(crate) parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) name: Bytes,
+    #[prost(uint64, tag = "3")]
+    pub(crate) new_parent: u64,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub(crate) new_name: Bytes,
+    /// As in renameat2(2).
+    #[prost(uint32, tag = "5")]
+    pub(crate) flags: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Link {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) parent: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(crate) name: Bytes,
+}
+
+/// Opens a file or a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Open {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    /// As in open(2).
+    #[prost(uint32, tag = "2")]
+    pub(crate) flags: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Opened {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Read {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) offset: u64,
+    #[prost(uint32, tag = "3")]
+    pub(crate) length: u32,
+    /// 0: the bytes come with the reply.
+    #[prost(uint64, tag = "4")]
+    pub(crate) transfer: u64,
+}
+
+/// Some bytes.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Content {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) data: Bytes,
+    /// So many come over the lanes.
+    #[prost(uint32, tag = "2")]
+    pub(crate) on_lanes: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Write {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) offset: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(crate) data: Bytes,
+    /// Who does it is not privileged: set-user-id and set-group-id go away.
+    #[prost(bool, tag = "4")]
+    pub(crate) drops_set_id: bool,
+}
+
+/// Bytes, or a place in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Count {
+    #[prost(uint64, tag = "1")]
+    pub(crate) count: u64,
+}
+
+/// Writes that went over the lanes: those below `below` are over, and the error, if any, of `write` is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Settle {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+    #[prost(uint32, tag = "2")]
+    pub(crate) below: u32,
+    #[prost(uint32, optional, tag = "3")]
+    pub(crate) write: Option<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Sync {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+    /// As fdatasync(2).
+    #[prost(bool, tag = "2")]
+    pub(crate) data_only: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Close {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+}
+
+/// Names of an open directory.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct ReadDir {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+    /// [`Listed::next`] of the last that is known; 0: from the beginning.
+    #[prost(uint64, tag = "2")]
+    pub(crate) from: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Listing {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) entries: Vec<Listed>,
+    /// There are no more.
+    #[prost(bool, tag = "2")]
+    pub(crate) at_end: bool,
+}
+
+/// A name, and the node that has it: it counts as a lookup, but for `.` and `..`, which have no attributes.
+#[derive(Clone, PartialEq, Message)]
+pub struct Listed {
+    /// The name.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub name: Bytes,
+    /// What it is.
+    #[prost(message, optional, tag = "2")]
+    pub attr: Option<Attr>,
+    /// Where to go on after it.
+    #[prost(uint64, tag = "3")]
+    pub next: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct StatFs {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+}
+
+/// statvfs(3).
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct FileSystem {
+    /// Blocks in all.
+    #[prost(uint64, tag = "1")]
+    pub blocks: u64,
+    /// Free ones.
+    #[prost(uint64, tag = "2")]
+    pub free: u64,
+    /// Free for those without privileges.
+    #[prost(uint64, tag = "3")]
+    pub available: u64,
+    /// Files that there can be.
+    #[prost(uint64, tag = "4")]
+    pub files: u64,
+    /// That can be made.
+    #[prost(uint64, tag = "5")]
+    pub files_free: u64,
+    /// Bytes of a block.
+    #[prost(uint64, tag = "6")]
+    pub block_size: u64,
+    /// Bytes of the unit that blocks are counted in.
+    #[prost(uint64, tag = "7")]
+    pub fragment_size: u64,
+    /// Bytes that a name may have.
+    #[prost(uint64, tag = "8")]
+    pub name_max: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GetXattr {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) name: Bytes,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SetXattr {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) name: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(crate) value: Bytes,
+    /// As in setxattr(2).
+    #[prost(uint32, tag = "4")]
+    pub(crate) flags: u32,
+}
+
+/// All names, each with a NUL behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct ListXattr {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RemoveXattr {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) name: Bytes,
+}
+
+/// fallocate(2).
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Allocate {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) offset: u64,
+    #[prost(uint64, tag = "3")]
+    pub(crate) length: u64,
+    #[prost(uint32, tag = "4")]
+    pub(crate) mode: u32,
+}
+
+/// lseek(2) to the next hole, or to the next bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Seek {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) offset: u64,
+    /// To a hole; else to bytes.
+    #[prost(bool, tag = "3")]
+    pub(crate) hole: bool,
+}
+
+/// copy_file_range(2).
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct CopyRange {
+    #[prost(uint64, tag = "1")]
+    pub(crate) from_file: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) from: u64,
+    #[prost(uint64, tag = "3")]
+    pub(crate) to_file: u64,
+    #[prost(uint64, tag = "4")]
+    pub(crate) to: u64,
+    #[prost(uint64, tag = "5")]
+    pub(crate) length: u64,
+}
+
+/// Makes the names of an open directory durable.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct SyncDir {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_a_file_and_a_write() {
+        assert_eq!(write_of(object(7, 9)), (7, 9));
+        assert_eq!(write_of(object(u32::MAX.into(), u32::MAX)), (u32::MAX.into(), u32::MAX));
+    }
+
+    #[test]
+    fn nodes_have_numbers_of_their_own() {
+        let top = (2049, 1000);
+        let number = |device, inode| node_number(device, inode, top.0, top.1);
+        assert_eq!(number(2049, 1000), TOP);
+        assert_eq!(number(2049, 1), 1000, "the number that the top does not use");
+        assert_eq!(number(2049, 77), 77);
+        assert_ne!(number(64, 77), 77);
+        assert_ne!(number(64, 77), number(65, 77));
+    }
+
+    #[test]
+    fn replies_are_outcomes_or_errors() {
+        let reply = encode_reply(Ok(Count { count: 7 }));
+        assert_eq!(decode_reply::<Count>(reply), Ok(Count { count: 7 }));
+        let reply = encode_reply(Err::<Count, _>(Errno::NOSPC));
+        assert_eq!(decode_reply::<Count>(reply), Err(Errno::NOSPC));
+        for broken in [&b""[..], b"\0\0\0", b"\0\0\0\0\xff", b"\xff\xff\xff\xff", b"\0\0\x01\0"] {
+            assert_eq!(decode_reply::<Count>(Bytes::from_static(broken)), Err(Errno::PROTO));
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The files and directories that a session has open.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use crate::limits::{FILES_OPEN_MAX, WRITES_OPEN_MAX};
+use crate::ranges::RangeSet;
+
+/// An open file or directory.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub(super) fd: OwnedFd,
+    pub(super) node: u64,
+    /// One may write at places of one's own choosing: it is open for writing, and not for appending.
+    pub(super) takes_pieces: bool,
+    pub(super) is_dir: bool,
+    /// The place in the listing of a directory: one lister at a time.
+    pub(super) listing: Mutex<()>,
+    writes: Mutex<Writes>,
+    written: Condvar,
+}
+
+/// What has come of writes that travel in pieces. A piece may come twice, the second time long after its write is
+/// over and another has changed the same bytes: then it must not be applied.
+#[derive(Debug, Default)]
+struct Writes {
+    /// Those below are over.
+    floor: u32,
+    under_way: BTreeMap<u32, Arriving>,
+}
+
+#[derive(Debug, Default)]
+struct Arriving {
+    /// In the file.
+    stored: RangeSet,
+    /// Being stored by another thread.
+    claimed: RangeSet,
+    failure: Option<Errno>,
+}
+
+/// What is to be done with a piece.
+enum Claim {
+    Store,
+    Known,
+    Refused,
+}
+
+impl OpenFile {
+    pub(super) fn new(fd: OwnedFd, node: u64, takes_pieces: bool, is_dir: bool) -> Self {
+        Self {
+            fd,
+            node,
+            takes_pieces,
+            is_dir,
+            listing: Mutex::default(),
+            writes: Mutex::default(),
+            written: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Writes> {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores a piece of write number `write`; false when it, and the rest of that write, is not wanted.
+    pub(super) fn store_piece(&self, write: u32, offset: u64, data: &[u8]) -> bool {
+        let end = offset.saturating_add(data.len() as u64);
+        match self.claim(write, offset, end) {
+            Claim::Known => return true,
+            Claim::Refused => return false,
+            Claim::Store => {}
+        }
+        let result = write_all_at(&self.fd, data, offset);
+        let mut writes = self.lock();
+        if let Some(arriving) = writes.under_way.get_mut(&write) {
+            arriving.claimed.remove(offset, end);
+            match result {
+                Ok(()) => arriving.stored.insert(offset, end),
+                Err(error) => arriving.failure = Some(error),
+            }
+        }
+        drop(writes);
+        self.written.notify_all();
+        result.is_ok()
+    }
+
+    fn claim(&self, write: u32, start: u64, end: u64) -> Claim {
+        let mut writes = self.lock();
+        if !self.takes_pieces {
+            return Claim::Refused;
+        }
+        loop {
+            if write < writes.floor {
+                return Claim::Known;
+            }
+            if writes.under_way.len() >= WRITES_OPEN_MAX && !writes.under_way.contains_key(&write) {
+                return Claim::Refused;
+            }
+            let arriving = writes.under_way.entry(write).or_default();
+            if arriving.failure.is_some() {
+                return Claim::Refused;
+            }
+            if arriving.stored.contains(start, end) {
+                return Claim::Known;
+            }
+            if !arriving.claimed.overlaps(start, end) {
+                arriving.claimed.insert(start, end);
+                return Claim::Store;
+            }
+            // A copy of the piece is being stored: whether that works decides for this one, too.
+            writes = self.written.wait(writes).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Writes below `below` are over; says what went wrong with `write`.
+    pub(super) fn settle(&self, below: u32, write: Option<u32>) -> Result<(), Errno> {
+        let mut writes = self.lock();
+        let failure = write.and_then(|write| writes.under_way.get(&write)?.failure);
+        if below > writes.floor {
+            writes.floor = below;
+            writes.under_way = writes.under_way.split_off(&below);
+        }
+        drop(writes);
+        self.written.notify_all();
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+/// As pwrite(2), all of it.
+pub(super) fn write_all_at(fd: &OwnedFd, mut data: &[u8], mut offset: u64) -> Result<(), Errno> {
+    while !data.is_empty() {
+        match rustix::io::pwrite(fd, data, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => {
+                data = &data[written..];
+                offset += written as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A part of a file on its way to the client over the lanes.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) file: Arc<OpenFile>,
+    /// Where it begins in the file.
+    pub(super) offset: u64,
+    /// Bytes that neither have arrived nor have been given up.
+    pub(super) left: AtomicU64,
+}
+
+impl Sending {
+    /// Fills `into` from `offset` on; false when the file has become shorter, or cannot be read.
+    pub(super) fn fill(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> bool {
+        let mut at = self.offset.saturating_add(offset);
+        for slice in into {
+            let mut slice = &mut slice[..];
+            while !slice.is_empty() {
+                match rustix::io::pread(&self.file.fd, &mut *slice, at) {
+                    Ok(0) => return false,
+                    Ok(read) => {
+                        slice = &mut slice[read..];
+                        at += read as u64;
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(_) => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// So many bytes need not be sent any more; true when these were the last.
+    pub(super) fn done(&self, bytes: u64) -> bool {
+        self.left.fetch_sub(bytes, Ordering::SeqCst) == bytes
+    }
+}
+
+/// All of them, by number.
+#[derive(Debug, Default)]
+pub(super) struct OpenFiles {
+    table: Mutex<(u64, HashMap<u64, Arc<OpenFile>>)>,
+}
+
+impl OpenFiles {
+    fn lock(&self) -> MutexGuard<'_, (u64, HashMap<u64, Arc<OpenFile>>)> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, file: OpenFile) -> Result<u64, Errno> {
+        let mut table = self.lock();
+        if table.1.len() >= FILES_OPEN_MAX {
+            return Err(Errno::NFILE);
+        }
+        // The upper half of an object's number on the lanes: see `object`.
+        while table.0 == 0 || table.0 > u64::from(u32::MAX) || table.1.contains_key(&table.0) {
+            table.0 = if table.0 > u64::from(u32::MAX) { 1 } else { table.0 + 1 };
+        }
+        let number = table.0;
+        table.0 += 1;
+        table.1.insert(number, Arc::new(file));
+        Ok(number)
+    }
+
+    pub(super) fn get(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
+        self.lock().1.get(&number).cloned().ok_or(Errno::BADF)
+    }
+
+    pub(super) fn remove(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
+        self.lock().1.remove(&number).ok_or(Errno::BADF)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn open_file(takes_pieces: bool) -> (OpenFile, std::fs::File) {
+        let file = tempfile::tempfile().unwrap();
+        let fd = file.try_clone().unwrap().into();
+        (OpenFile::new(fd, 7, takes_pieces, false), file)
+    }
+
+    fn bytes(file: &std::fs::File) -> Vec<u8> {
+        let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_piece_that_comes_again_does_not_undo_a_later_write() {
+        let (open, file) = open_file(true);
+        assert!(open.store_piece(0, 0, b"old"));
+        assert!(open.store_piece(1, 0, b"new"));
+        assert!(open.store_piece(0, 0, b"old"), "it has been stored: the sender is told so");
+        assert_eq!(bytes(&file), b"new");
+        // Another part of it is still due.
+        assert!(open.store_piece(0, 3, b"er"));
+        assert_eq!(bytes(&file), b"newer");
+        open.settle(2, None).unwrap();
+        assert!(open.store_piece(1, 0, b"xxx"));
+        assert_eq!(bytes(&file), b"newer", "what the client knows to be over is not applied");
+    }
+
+    #[test]
+    fn a_write_that_fails_says_why() {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let open = OpenFile::new(full.into(), 7, true, false);
+        assert!(!open.store_piece(3, 0, b"x"));
+        assert!(!open.store_piece(3, 5, b"x"), "the rest is not wanted");
+        assert_eq!(open.settle(0, Some(3)), Err(Errno::NOSPC));
+        assert_eq!(open.settle(4, Some(3)), Err(Errno::NOSPC));
+        assert_eq!(open.settle(4, Some(3)), Ok(()));
+    }
+
+    #[test]
+    fn pieces_go_only_where_places_are_the_client_s() {
+        let (open, _) = open_file(false);
+        assert!(!open.store_piece(0, 0, b"x"));
+    }
+
+    #[test]
+    fn writes_under_way_are_bounded() {
+        let (open, _) = open_file(true);
+        for write in 0..WRITES_OPEN_MAX as u32 {
+            assert!(open.store_piece(write, 0, b"x"));
+        }
+        assert!(!open.store_piece(u32::MAX, 0, b"x"));
+        open.settle(1, None).unwrap();
+        assert!(open.store_piece(u32::MAX, 0, b"x"));
+    }
+
+    #[test]
+    fn copies_of_a_piece_that_come_at_once_are_stored_once() {
+        let (open, file) = open_file(true);
+        let data = vec![1; 1 << 20];
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for write in 0..20 {
+                        assert!(open.store_piece(write, 0, &data));
+                        // Over for whoever has been told that it is stored: then this is the newest.
+                        file.write_all_at(&[2], write.into()).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(bytes(&file)[19], 2, "nobody was still storing");
+    }
+}

@@ -1,0 +1,225 @@
+//! Operations on a directory, without a session: also of clients that mean no good.
+
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use rustix::fs::OFlags;
+
+use super::*;
+use crate::message::{
+    Allocate, Close, CopyRange, Count, Create, Created, Forget, Forgotten, GetAttr, Link, Lookup, Make, Node,
+    Open, Opened, Operation, ReadDir, ReadLink, Remove, Rename, Seek, SetAttr, SetXattr, TOP, Write,
+    decode_reply,
+};
+
+/// A directory `top` that is mounted, beside a file that nobody may get at.
+fn mounted() -> (tempfile::TempDir, Mounted) {
+    let temp = tempfile::tempdir().unwrap();
+    fs::create_dir_all(temp.path().join("top/d/e")).unwrap();
+    fs::write(temp.path().join("top/f"), "words").unwrap();
+    fs::write(temp.path().join("secret"), "s").unwrap();
+    let top = Dir::open_path(&temp.path().join("top")).unwrap();
+    (temp, Mounted::at(&top, false).unwrap().0)
+}
+
+fn call<O: Operation>(mounted: &Mounted, operation: O) -> Result<O::Outcome, Errno> {
+    decode_reply(carry_out(mounted, operation.ask()))
+}
+
+fn look_up(mounted: &Mounted, parent: u64, name: &str) -> Result<u64, Errno> {
+    let name = Bytes::copy_from_slice(name.as_bytes());
+    call(mounted, Lookup { parent, name }).map(|Node { attr }| attr.node)
+}
+
+#[test]
+fn names_lead_nowhere_but_down() {
+    let (temp, mounted) = mounted();
+    std::os::unix::fs::symlink("../secret", temp.path().join("top/out")).unwrap();
+    for name in ["..", ".", "", "d/e", "../secret", "/etc"] {
+        assert_eq!(look_up(&mounted, TOP, name), Err(Errno::INVAL), "{name}");
+    }
+    assert_eq!(look_up(&mounted, TOP, &"x".repeat(256)), Err(Errno::NAMETOOLONG));
+    let out = look_up(&mounted, TOP, "out").unwrap();
+    assert_eq!(call(&mounted, ReadLink { node: out }).unwrap().data, "../secret");
+    assert_eq!(
+        call(&mounted, Open { node: out, flags: 0 }),
+        Err(Errno::LOOP),
+        "a link is its client's to follow"
+    );
+    let f = look_up(&mounted, TOP, "f").unwrap();
+    assert_eq!(look_up(&mounted, f, "x"), Err(Errno::NOTDIR));
+    assert_eq!(look_up(&mounted, 12345, "x"), Err(Errno::STALE));
+}
+
+#[test]
+fn a_file_that_is_another_under_its_old_name_is_not_taken_for_it() {
+    let (temp, mounted) = mounted();
+    let d = look_up(&mounted, TOP, "d").unwrap();
+    let e = look_up(&mounted, d, "e").unwrap();
+    fs::rename(temp.path().join("top/d/e"), temp.path().join("top/moved")).unwrap();
+    fs::create_dir(temp.path().join("top/d/e")).unwrap();
+    // Nobody had it open, and its name leads to another.
+    assert_eq!(call(&mounted, GetAttr { node: e }), Err(Errno::STALE));
+    // Looked up, it is found where it is now.
+    assert_eq!(look_up(&mounted, TOP, "moved"), Ok(e));
+    assert!(call(&mounted, GetAttr { node: e }).is_ok());
+}
+
+#[test]
+fn what_loses_its_name_stays_until_it_is_forgotten() {
+    let (_temp, mounted) = mounted();
+    let f = look_up(&mounted, TOP, "f").unwrap();
+    call(&mounted, Remove { parent: TOP, name: "f".into(), is_dir: false }).unwrap();
+    assert_eq!(call(&mounted, GetAttr { node: f }).unwrap().links, 0);
+    call(&mounted, Forget { nodes: vec![Forgotten { node: f, times: 1 }] }).unwrap();
+    assert_eq!(call(&mounted, GetAttr { node: f }), Err(Errno::STALE));
+}
+
+#[test]
+fn a_renamed_file_is_found_by_its_new_name() {
+    let (_temp, mounted) = mounted();
+    let (f, d) = (look_up(&mounted, TOP, "f").unwrap(), look_up(&mounted, TOP, "d").unwrap());
+    let rename = Rename { parent: TOP, name: "f".into(), new_parent: d, new_name: "g".into(), flags: 0 };
+    call(&mounted, rename).unwrap();
+    assert_eq!(call(&mounted, GetAttr { node: f }).unwrap().size, 5);
+    assert_eq!(look_up(&mounted, d, "g"), Ok(f));
+    // Exchanged, each is where the other was.
+    let e = look_up(&mounted, d, "e").unwrap();
+    let rename = Rename { parent: d, name: "g".into(), new_parent: d, new_name: "e".into(), flags: 2 };
+    call(&mounted, rename).unwrap();
+    assert_eq!((look_up(&mounted, d, "e"), look_up(&mounted, d, "g")), (Ok(f), Ok(e)));
+}
+
+#[test]
+fn pipes_are_not_opened_here() {
+    let (_temp, mounted) = mounted();
+    let make = Make { parent: TOP, name: "p".into(), mode: 0o010_600, ..Make::default() };
+    let pipe = call(&mounted, make).unwrap().attr.node;
+    assert_eq!(call(&mounted, Open { node: pipe, flags: 0 }), Err(Errno::NXIO));
+    let create = Create { parent: TOP, name: "p".into(), flags: OFlags::RDWR.bits(), ..Create::default() };
+    assert_eq!(call(&mounted, create), Err(Errno::EXIST));
+}
+
+#[test]
+fn nothing_is_changed_where_one_may_only_read() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::write(temp.path().join("f"), "words").unwrap();
+    let mounted = Mounted::at(&Dir::open_path(temp.path()).unwrap(), true).unwrap().0;
+    let node = look_up(&mounted, TOP, "f").unwrap();
+    let name = Bytes::from_static(b"f");
+    let rofs = Err(Errno::ROFS);
+    assert_eq!(call(&mounted, SetAttr { node, mode: Some(0), ..SetAttr::default() }).map(drop), rofs);
+    assert_eq!(call(&mounted, Open { node, flags: OFlags::WRONLY.bits() }).map(drop), rofs);
+    assert_eq!(call(&mounted, Open { node, flags: OFlags::TRUNC.bits() }).map(drop), rofs);
+    assert_eq!(call(&mounted, Remove { parent: TOP, name: name.clone(), is_dir: false }).map(drop), rofs);
+    assert_eq!(call(&mounted, Link { node, parent: TOP, name: "g".into() }).map(drop), rofs);
+    assert_eq!(call(&mounted, Create { parent: TOP, name, ..Create::default() }).map(drop), rofs);
+    assert_eq!(
+        call(&mounted, SetXattr { node, name: "user.x".into(), ..SetXattr::default() }).map(drop),
+        rofs
+    );
+    // A file opened for reading takes no writes either.
+    let Opened { file } = call(&mounted, Open { node, flags: 0 }).unwrap();
+    let write = Write { file, data: "x".into(), ..Write::default() };
+    assert_eq!(call(&mounted, write), Err(Errno::BADF));
+    assert_eq!(fs::read_to_string(temp.path().join("f")).unwrap(), "words");
+}
+
+/// What a client might ask: of few names, nodes and files, so that it often hits something.
+fn asks() -> impl Strategy<Value = Ask> {
+    let name = prop_oneof![
+        Just("f"),
+        Just("g"),
+        Just("d"),
+        Just("e"),
+        Just(".."),
+        Just("."),
+        Just("../secret"),
+        Just("")
+    ];
+    let name = name.prop_map(|name| Bytes::from_static(name.as_bytes()));
+    // Nodes by their place in a list that grows with what is found.
+    let (node, file, number) = (0..8_u64, 0..5_u64, any::<u64>());
+    (0..17_u8, name.clone(), name, (node.clone(), node), file, number, any::<u32>()).prop_map(
+        |(kind, name, other, (node, parent), file, number, bits)| match kind {
+            0..=2 => Lookup { parent, name }.ask(),
+            3 => GetAttr { node }.ask(),
+            4 => SetAttr { node, file, size: Some(number % 5000), mode: Some(bits), ..SetAttr::default() }
+                .ask(),
+            5 => Make { parent, name, mode: bits, target: other, ..Make::default() }.ask(),
+            6 => Create { parent, name, flags: bits, mode: 0o600, ..Create::default() }.ask(),
+            7 => Remove { parent, name, is_dir: bits % 2 == 0 }.ask(),
+            8 => Rename { parent, name, new_parent: node, new_name: other, flags: bits % 8 }.ask(),
+            9 => Link { node, parent, name }.ask(),
+            10 => Open { node, flags: bits }.ask(),
+            11 => Write { file, offset: number % 10_000, data: name, drops_set_id: true }.ask(),
+            12 => ReadDir { file, from: number }.ask(),
+            13 => {
+                Allocate { file, offset: number % 10_000, length: u64::from(bits % 10_000), mode: bits % 64 }
+                    .ask()
+            }
+            14 => CopyRange { from_file: file, from: number, to_file: node, to: number, length: bits.into() }
+                .ask(),
+            15 => Seek { file, offset: number, hole: bits % 2 == 0 }.ask(),
+            _ => Close { file }.ask(),
+        },
+    )
+}
+
+/// Everything in a directory that a test may look at.
+fn seen(path: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn whatever_is_asked_nothing_outside_is_touched(asks in prop::collection::vec(asks(), 1..60)) {
+        let (temp, mounted) = mounted();
+        let mut nodes = vec![TOP];
+        for mut ask in asks {
+            // Places become nodes.
+            let place = |node: &mut u64| *node = nodes[*node as usize % nodes.len()];
+            match &mut ask {
+                Ask::Lookup(a) => place(&mut a.parent),
+                Ask::GetAttr(a) => place(&mut a.node),
+                Ask::SetAttr(a) => place(&mut a.node),
+                Ask::Make(a) => place(&mut a.parent),
+                Ask::Create(a) => place(&mut a.parent),
+                Ask::Remove(a) => place(&mut a.parent),
+                Ask::Rename(a) => { place(&mut a.parent); place(&mut a.new_parent); }
+                Ask::Link(a) => { place(&mut a.node); place(&mut a.parent); }
+                Ask::Open(a) => place(&mut a.node),
+                _ => {}
+            }
+            let found = match &ask {
+                Ask::Lookup(_) | Ask::Make(_) | Ask::Link(_) => {
+                    decode_reply::<Node>(carry_out(&mounted, ask)).ok().map(|node| node.attr.node)
+                }
+                Ask::Create(_) => decode_reply::<Created>(carry_out(&mounted, ask)).ok().map(|c| c.node.attr.node),
+                _ => {
+                    carry_out(&mounted, ask);
+                    None
+                }
+            };
+            nodes.extend(found);
+        }
+        prop_assert_eq!(seen(temp.path()), ["secret", "top"]);
+        prop_assert_eq!(fs::read_to_string(temp.path().join("secret")).unwrap(), "s");
+    }
+
+    #[test]
+    fn bytes_that_are_no_request_are_answered_with_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let (_temp, mounted) = mounted();
+        if let Some(ask) = Ask::from_bytes(bytes.into()) {
+            let reply = carry_out(&mounted, ask);
+            prop_assert!(reply.len() >= 4);
+            let _ = decode_reply::<Count>(reply); // an outcome of any kind
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! `longhaul mount`: the files of a far host in the tree of this one.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use longhaul_files::{FilesClient, Remote};
+use longhaul_mount::{Mount, MountOptions};
+
+use super::cp::end_session;
+use super::print_out;
+use super::reach::Reach;
+use crate::place::Place;
+use crate::service::FILES;
+use crate::signals::until_told_to_stop;
+use crate::terminal::{Terminal, harmless};
+
+/// Mount the files of a far host: every access sees what is there now
+///
+/// SOURCE is `longhaul://HOST/EXPORT/PATH` (a running `longhaul serve`) or `[USER@]HOST:PATH` (longhaul is started there
+/// over ssh). Returns when the files are there; `umount DIR`, or `fusermount3 -u DIR` without root, ends it.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  longhaul mount alice@far:/data /mnt/data
+  longhaul mount longhaul://far/data ~/data -o ro
+
+Options of -o, with commas between: ro, rw, allow_other, suid, nosuid, dev, nodev, exec, noexec.
+Without root it takes fusermount3 (Debian's package fuse3).
+
+Exit codes: 0 mounted (with -f: unmounted in order); 2 not mounted.")]
+pub(crate) struct MountCommand {
+    /// What to mount
+    source: OsString,
+    /// Where: a directory
+    directory: PathBuf,
+    /// Stay in the foreground; Ctrl-C unmounts
+    #[arg(short, long)]
+    foreground: bool,
+    /// Options, as mount(8) has them
+    #[arg(short = 'o', value_name = "OPTION,...", value_delimiter = ',')]
+    options: Vec<String>,
+
+    #[command(flatten)]
+    reach: Reach,
+
+    /// Say more; twice: everything
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Say on standard output when the files are there: the parent waits for it
+    #[arg(long, hide = true)]
+    tell_ready: bool,
+}
+
+/// What a program in the background says when the files are there.
+const READY: &str = "mounted";
+
+/// How often it is looked whether somebody has unmounted.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How long files that are still open are waited for.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(2);
+
+impl MountCommand {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let options = self.mount_options()?;
+        if !self.foreground {
+            return in_background();
+        }
+        let terminal = Terminal::new();
+        terminal.log(self.verbose);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let code = runtime.block_on(self.mount(&terminal, options, handle));
+        runtime.shutdown_background();
+        code
+    }
+
+    async fn mount(
+        &self,
+        terminal: &Terminal,
+        options: MountOptions,
+        runtime: tokio::runtime::Handle,
+    ) -> anyhow::Result<ExitCode> {
+        let place = Place::parse(&self.source).map_err(anyhow::Error::msg)?;
+        let path = match &place {
+            Place::Here(_) => bail!(
+                "`{}` is on this host: a far place is written longhaul://HOST/EXPORT/PATH or HOST:PATH",
+                self.source.display()
+            ),
+            Place::Server { path, .. } | Place::Ssh { path, .. } => path.clone(),
+        };
+        let far = self.reach.reach(&place).await?;
+        let host = far.host.clone();
+        let client = FilesClient::new();
+        let (session, ssh) = self.reach.connect(far, FILES, client.clone()).await?;
+        let remote = Remote::attach(session.clone(), client, &path).await;
+        let remote = remote.map_err(|error| anyhow::anyhow!("{host}: {}", harmless(&error.to_string())))?;
+        let directory = self.directory.clone();
+        let mounting = tokio::task::spawn_blocking(move || Mount::new(remote, &directory, &options, runtime));
+        let mount = mounting.await??;
+        if self.tell_ready {
+            print_out(&format!("{READY}\n"))?;
+        } else {
+            terminal.say(&format!("longhaul: mounted at {}", self.directory.display()));
+        }
+        let unmounted_by_others = async {
+            while !mount.is_over() {
+                tokio::time::sleep(TICK).await;
+            }
+        };
+        let lost = tokio::select! {
+            () = unmounted_by_others => None,
+            () = until_told_to_stop() => None,
+            end = session.ended() => Some(end),
+        };
+        // Out of the tree at once. Who still has files open does not hold up the end: they cannot use them any more.
+        let unmounting = tokio::task::spawn_blocking(move || mount.unmount());
+        if let Ok(unmounted) = tokio::time::timeout(UNMOUNT_LIMIT, unmounting).await {
+            unmounted?.context("cannot unmount")?;
+        }
+        end_session(session, ssh).await;
+        match lost {
+            None => Ok(ExitCode::SUCCESS),
+            Some(end) => bail!("{host}: {end}; {} is unmounted, mount it again", self.directory.display()),
+        }
+    }
+
+    fn mount_options(&self) -> anyhow::Result<MountOptions> {
+        let mut options =
+            MountOptions { source: self.source.to_string_lossy().into_owned(), ..MountOptions::default() };
+        for option in &self.options {
+            match option.as_str() {
+                "ro" => options.read_only = true,
+                "rw" => options.read_only = false,
+                "allow_other" => options.allow_other = true,
+                "suid" => options.suid = true,
+                "nosuid" => options.suid = false,
+                "dev" => options.dev = true,
+                "nodev" => options.dev = false,
+                "exec" => options.noexec = false,
+                "noexec" => options.noexec = true,
+                // What mount(8) and fstab add for themselves.
+                "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "_netdev" | "nofail" => {}
+                option => {
+                    bail!("there is no option `-o {}`; `longhaul mount --help` lists them", harmless(option))
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the same command as a process of its own, and waits until it has mounted.
+fn in_background() -> anyhow::Result<ExitCode> {
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+    command.args(std::env::args_os().skip(1)).args(["--foreground", "--tell-ready"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // A group of its own: Ctrl-C at the terminal is meant for others.
+    let mut child = command.process_group(0).spawn().context("cannot start the program in the background")?;
+    let stdout = child.stdout.take().context("its output is piped")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    if line.trim_end() == READY {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = child.wait()?;
+    // It has said why.
+    Ok(ExitCode::from(
+        status.code().and_then(|code| u8::try_from(code).ok()).filter(|&code| code > 0).unwrap_or(2),
+    ))
+}

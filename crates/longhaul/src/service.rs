@@ -1,0 +1,7 @@
+//! What sessions are about: the words that both ends know.
+
+/// Copies: `longhaul cp`.
+pub(crate) const COPIES: &str = "copies";
+
+/// Files, one operation after the other: `longhaul mount`.
+pub(crate) const FILES: &str = "files";

@@ -1,0 +1,753 @@
+//! FUSE's requests as calls of the files client. Each is answered by a task of its own: the threads that read the
+//! kernel's requests never wait.
+//!
+//! The kernel keeps no bytes of files but those that are mapped (`FOPEN_DIRECT_IO`), and no names or attributes beyond
+//! the request that asked for them: every access sees what the server has.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno as FuseErrno, FileAttr, FileHandle, FileType,
+    Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use longhaul_files::Remote;
+use longhaul_files::client::{Change, SetTime, User};
+use longhaul_files::message::{Attr, WireTime};
+use rustix::fs::{FileType as Kind, OFlags};
+use rustix::io::Errno;
+use tokio::runtime::Handle;
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::forgotten::Forgotten;
+use crate::listing::Listing;
+
+/// Nothing is known beyond the request that asked.
+const TTL: Duration = Duration::ZERO;
+
+/// Bytes of one read(2) or write(2) that the kernel passes on in one request: 256 pages are its limit for users'
+/// file systems, unless fs.fuse.max_pages_limit says otherwise.
+const REQUEST_BYTES: u32 = 1 << 20;
+
+/// Requests of the kernel's own (of mapped files, and direct I/O in the background) that it makes at a time.
+const BACKGROUND_REQUESTS: u16 = 64;
+
+/// How users' and groups' numbers of the server are shown here, and the other way round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ids {
+    /// The same on both hosts: the server acts for all.
+    Same,
+    /// The user (and group) that the server acts as is the one who has mounted it; so that nobody else is taken for one
+    /// of them, the two numbers change places.
+    One { uids: [u32; 2], gids: [u32; 2] },
+}
+
+impl Ids {
+    fn swapped([one, other]: [u32; 2], id: u32) -> u32 {
+        match id {
+            id if id == one => other,
+            id if id == other => one,
+            id => id,
+        }
+    }
+
+    fn uid(self, uid: u32) -> u32 {
+        match self {
+            Self::Same => uid,
+            Self::One { uids, .. } => Self::swapped(uids, uid),
+        }
+    }
+
+    fn gid(self, gid: u32) -> u32 {
+        match self {
+            Self::Same => gid,
+            Self::One { gids, .. } => Self::swapped(gids, gid),
+        }
+    }
+}
+
+/// The file system.
+#[derive(Debug)]
+pub(crate) struct Fuse {
+    shared: Arc<Shared>,
+    runtime: Handle,
+}
+
+#[derive(Debug)]
+struct Shared {
+    remote: Remote,
+    ids: Ids,
+    forgotten: Forgotten,
+    listings: Mutex<HashMap<u64, Arc<AsyncMutex<Listing>>>>,
+}
+
+impl Fuse {
+    pub(crate) fn new(remote: Remote, ids: Ids, runtime: Handle) -> Self {
+        let shared =
+            Arc::new(Shared { remote, ids, forgotten: Forgotten::default(), listings: Mutex::default() });
+        let telling = Arc::clone(&shared);
+        runtime.spawn(async move {
+            tokio::select! {
+                () = telling.forgotten.tell(&telling.remote) => {}
+                _ = telling.remote.session().ended() => {}
+            }
+        });
+        Self { shared, runtime }
+    }
+
+    /// Answers a request in a task of its own.
+    fn answer<F: Future<Output = ()> + Send + 'static>(&self, answer: impl FnOnce(Arc<Shared>) -> F) {
+        self.runtime.spawn(answer(Arc::clone(&self.shared)));
+    }
+}
+
+fn fuse_errno(errno: Errno) -> FuseErrno {
+    FuseErrno::from_i32(errno.raw_os_error())
+}
+
+fn system_time(time: WireTime) -> SystemTime {
+    let whole = Duration::from_secs(time.seconds.unsigned_abs());
+    let begin = if time.seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    begin.and_then(|begin| begin.checked_add(Duration::from_nanos(time.nanos.into()))).unwrap_or(UNIX_EPOCH)
+}
+
+fn wire_time(time: SystemTime) -> WireTime {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => WireTime { seconds: after.as_secs() as i64, nanos: after.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            match before.subsec_nanos() {
+                0 => WireTime { seconds: -(before.as_secs() as i64), nanos: 0 },
+                nanos => WireTime { seconds: -(before.as_secs() as i64) - 1, nanos: 1_000_000_000 - nanos },
+            }
+        }
+    }
+}
+
+fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(time) => SetTime::To(wire_time(time)),
+    }
+}
+
+fn kind(mode: u32) -> FileType {
+    match Kind::from_raw_mode(mode) {
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharacterDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+        Kind::RegularFile | Kind::Unknown => FileType::RegularFile,
+    }
+}
+
+/// The kernel's way to write a device's number in FUSE (new_encode_dev).
+fn device_number(major: u32, minor: u32) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// And back.
+fn device_parts(device: u32) -> (u32, u32) {
+    ((device & 0xf_ff00) >> 8, (device & 0xff) | ((device >> 12) & 0xf_ff00))
+}
+
+fn user(request: &Request) -> User {
+    User { uid: request.uid(), gid: request.gid() }
+}
+
+impl Shared {
+    fn file_attr(&self, attr: &Attr) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(attr.node),
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: system_time(attr.accessed),
+            mtime: system_time(attr.modified),
+            ctime: system_time(attr.changed),
+            crtime: UNIX_EPOCH,
+            kind: kind(attr.mode),
+            perm: (attr.mode & 0o7777) as u16,
+            nlink: attr.links,
+            uid: self.ids.uid(attr.uid),
+            gid: self.ids.gid(attr.gid),
+            rdev: device_number(attr.device_major, attr.device_minor),
+            blksize: attr.block_size,
+            flags: 0,
+        }
+    }
+
+    fn entry(&self, result: Result<Attr, Errno>, reply: ReplyEntry) {
+        match result {
+            Ok(attr) => reply.entry(&TTL, &self.file_attr(&attr), Generation(0)),
+            Err(error) => reply.error(fuse_errno(error)),
+        }
+    }
+
+    fn attr(&self, result: Result<Attr, Errno>, reply: ReplyAttr) {
+        match result {
+            Ok(attr) => reply.attr(&TTL, &self.file_attr(&attr)),
+            Err(error) => reply.error(fuse_errno(error)),
+        }
+    }
+
+    fn listing(&self, file: u64) -> Arc<AsyncMutex<Listing>> {
+        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(listings.entry(file).or_default())
+    }
+}
+
+fn empty(result: Result<(), Errno>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(fuse_errno(error)),
+    }
+}
+
+/// An attribute's value, or how long it is.
+fn xattr(result: Result<Bytes, Errno>, size: u32, reply: ReplyXattr) {
+    match result {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(FuseErrno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(fuse_errno(error)),
+    }
+}
+
+fn open_flags(raw: i32) -> OFlags {
+    OFlags::from_bits_retain(raw as u32)
+}
+
+/// One's own bytes in no cache of the kernel's; several writers of a file at a time.
+fn how_opened() -> FopenFlags {
+    FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+}
+
+impl Filesystem for Fuse {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Each is of use by itself, and not all kernels have all.
+        for wish in [
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        ] {
+            if let Err(missing) = config.add_capabilities(wish) {
+                tracing::debug!(?missing, "this kernel's FUSE cannot do that");
+            }
+        }
+        let _ = config.set_max_write(REQUEST_BYTES); // the nearest that works stays
+        let _ = config.set_max_background(BACKGROUND_REQUESTS); // as above
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.to_owned();
+        self.answer(|shared| async move {
+            let result = shared.remote.look_up(parent.0, name.as_bytes()).await;
+            shared.entry(result, reply);
+        });
+    }
+
+    fn forget(&self, _request: &Request, node: INodeNo, times: u64) {
+        self.shared.forgotten.add(node.0, times);
+    }
+
+    fn getattr(&self, _request: &Request, node: INodeNo, _file: Option<FileHandle>, reply: ReplyAttr) {
+        self.answer(|shared| async move {
+            let result = shared.remote.attr(node.0).await;
+            shared.attr(result, reply);
+        });
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        file: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let drops_set_id = request.uid() != 0;
+        self.answer(|shared| async move {
+            let (uid, gid) = (uid.map(|uid| shared.ids.uid(uid)), gid.map(|gid| shared.ids.gid(gid)));
+            let change = Change {
+                file: file.map_or(0, |file| file.0),
+                mode,
+                uid,
+                gid,
+                size,
+                accessed: accessed.map(set_time),
+                modified: modified.map(set_time),
+                drops_set_id,
+            };
+            let result = shared.remote.set_attr(node.0, change).await;
+            shared.attr(result, reply);
+        });
+    }
+
+    fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
+        self.answer(|shared| async move {
+            match shared.remote.read_link(node.0).await {
+                Ok(target) => reply.data(&target),
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, user) = (name.to_owned(), user(request));
+        self.answer(|shared| async move {
+            let device = device_parts(device);
+            let result = shared.remote.make(parent.0, name.as_bytes(), mode, device, user).await;
+            shared.entry(result, reply);
+        });
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (name, user) = (name.to_owned(), user(request));
+        self.answer(|shared| async move {
+            let mode = Kind::Directory.as_raw_mode() | (mode & 0o7777);
+            let result = shared.remote.make(parent.0, name.as_bytes(), mode, (0, 0), user).await;
+            shared.entry(result, reply);
+        });
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.answer(|shared| async move {
+            empty(shared.remote.remove(parent.0, name.as_bytes(), false).await, reply);
+        });
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.answer(|shared| async move {
+            empty(shared.remote.remove(parent.0, name.as_bytes(), true).await, reply);
+        });
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (name, target, user) = (name.to_owned(), target.to_owned(), user(request));
+        self.answer(|shared| async move {
+            let target = target.as_os_str().as_bytes();
+            let result = shared.remote.make_link(parent.0, name.as_bytes(), target, user).await;
+            shared.entry(result, reply);
+        });
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        self.answer(|shared| async move {
+            let from = (parent.0, name.as_bytes());
+            let to = (new_parent.0, new_name.as_bytes());
+            empty(shared.remote.rename(from, to, flags.bits()).await, reply);
+        });
+    }
+
+    fn link(&self, _request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.to_owned();
+        self.answer(|shared| async move {
+            let result = shared.remote.link(node.0, parent.0, name.as_bytes()).await;
+            shared.entry(result, reply);
+        });
+    }
+
+    fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.answer(|shared| async move {
+            match shared.remote.open(node.0, open_flags(flags.0)).await {
+                Ok(file) => reply.opened(FileHandle(file), how_opened()),
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (name, user) = (name.to_owned(), user(request));
+        self.answer(|shared| async move {
+            let created =
+                shared.remote.create(parent.0, name.as_bytes(), mode, open_flags(flags), user).await;
+            match created {
+                Ok((attr, file)) => {
+                    let attr = shared.file_attr(&attr);
+                    reply.created(&TTL, &attr, Generation(0), FileHandle(file), how_opened());
+                }
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.answer(|shared| async move {
+            match shared.remote.read(file.0, offset, size).await {
+                Ok(data) => reply.data(&data),
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        offset: u64,
+        data: &[u8],
+        how: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let data = Bytes::copy_from_slice(data);
+        self.answer(|shared| async move {
+            let length = data.len() as u32;
+            // Pages of a mapped file have their place.
+            let appends = open_flags(flags.0).contains(OFlags::APPEND);
+            let drops_set_id = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+            match shared.remote.write(file.0, offset, data, appends, drops_set_id).await {
+                Ok(()) => reply.written(length),
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    /// All that was written has been stored by the server already.
+    fn flush(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _file: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(|shared| async move {
+            empty(shared.remote.close(file.0).await, reply);
+        });
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(|shared| async move {
+            empty(shared.remote.sync(file.0, data_only).await, reply);
+        });
+    }
+
+    fn opendir(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.answer(|shared| async move {
+            match shared.remote.open(node.0, OFlags::RDONLY).await {
+                Ok(file) => reply.opened(FileHandle(file), FopenFlags::empty()),
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        file: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        self.answer(|shared| async move {
+            let listing = shared.listing(file.0);
+            let mut listing = listing.lock().await;
+            let take = |entry: &longhaul_files::Listed| {
+                // Of `.` and `..` the kernel takes the name and the kind.
+                let attr = entry.attr.unwrap_or(Attr {
+                    node: node.0,
+                    mode: Kind::Directory.as_raw_mode(),
+                    ..Attr::default()
+                });
+                let (name, attr) = (OsStr::from_bytes(&entry.name), shared.file_attr(&attr));
+                !reply.add(attr.ino, entry.next, name, &TTL, &attr, Generation(0))
+            };
+            let result = listing.read(&shared.remote, &shared.forgotten, file.0, offset, take).await;
+            match result {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        let listing = self.shared.listings.lock().unwrap_or_else(PoisonError::into_inner).remove(&file.0);
+        self.answer(|shared| async move {
+            if let Some(listing) = listing {
+                listing.lock().await.drop_waiting(&shared.forgotten);
+            }
+            empty(shared.remote.close(file.0).await, reply);
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(|shared| async move {
+            empty(shared.remote.sync_dir(file.0).await, reply);
+        });
+    }
+
+    fn statfs(&self, _request: &Request, node: INodeNo, reply: ReplyStatfs) {
+        self.answer(|shared| async move {
+            match shared.remote.file_system(node.0).await {
+                Ok(fs) => reply.statfs(
+                    fs.blocks,
+                    fs.free,
+                    fs.available,
+                    fs.files,
+                    fs.files_free,
+                    fs.block_size as u32,
+                    fs.name_max as u32,
+                    fs.fragment_size as u32,
+                ),
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (name, value) = (name.to_owned(), value.to_vec());
+        self.answer(|shared| async move {
+            empty(shared.remote.set_xattr(node.0, name.as_bytes(), &value, flags as u32).await, reply);
+        });
+    }
+
+    fn getxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let name = name.to_owned();
+        self.answer(|shared| async move {
+            xattr(shared.remote.xattr(node.0, name.as_bytes()).await, size, reply);
+        });
+    }
+
+    fn listxattr(&self, _request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        self.answer(|shared| async move {
+            xattr(shared.remote.list_xattr(node.0).await, size, reply);
+        });
+    }
+
+    fn removexattr(&self, _request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.answer(|shared| async move {
+            empty(shared.remote.remove_xattr(node.0, name.as_bytes()).await, reply);
+        });
+    }
+
+    /// Where the kernel does not judge by itself, the server does when it comes to it.
+    fn access(&self, _request: &Request, _node: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(FuseErrno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _file: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(FuseErrno::ENOTTY);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(|shared| async move {
+            empty(shared.remote.allocate(file.0, offset, length, mode as u32).await, reply);
+        });
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let Ok(from) = u64::try_from(offset) else { return reply.error(FuseErrno::ENXIO) };
+        let hole = match whence {
+            SEEK_DATA => false,
+            SEEK_HOLE => true,
+            _ => return reply.error(FuseErrno::EINVAL),
+        };
+        self.answer(|shared| async move {
+            match shared.remote.seek(file.0, from, hole).await {
+                Ok(place) => reply.offset(i64::try_from(place).unwrap_or(i64::MAX)),
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _from_node: INodeNo,
+        from_file: FileHandle,
+        from: u64,
+        _to_node: INodeNo,
+        to_file: FileHandle,
+        to: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.answer(|shared| async move {
+            match shared.remote.copy_range((from_file.0, from), (to_file.0, to), length).await {
+                Ok(bytes) => reply.written(u32::try_from(bytes).unwrap_or(u32::MAX)),
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+}
+
+/// Of lseek(2).
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_go_there_and_back() {
+        for (seconds, nanos) in
+            [(0, 0), (1, 5), (-1, 0), (-1, 999_999_999), (-2_000_000_000, 1), (4_000_000_000, 7)]
+        {
+            let time = WireTime { seconds, nanos };
+            assert_eq!(wire_time(system_time(time)), time);
+        }
+    }
+
+    #[test]
+    fn device_numbers_go_there_and_back() {
+        for (major, minor) in [(0, 0), (8, 1), (4095, 0xf_ffff), (1, 256)] {
+            assert_eq!(device_parts(device_number(major, minor)), (major, minor));
+        }
+    }
+
+    #[test]
+    fn one_user_is_the_same_on_both_hosts_and_nobody_else_is() {
+        let ids = Ids::One { uids: [1001, 500], gids: [1002, 600] };
+        assert_eq!((ids.uid(1001), ids.uid(500), ids.uid(0)), (500, 1001, 0));
+        assert_eq!((ids.gid(1002), ids.gid(600), ids.gid(7)), (600, 1002, 7));
+        assert_eq!(Ids::Same.uid(1001), 1001);
+    }
+}

@@ -1,0 +1,147 @@
+//! Putting a server's files into the tree of this host, and taking them out.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use longhaul_files::Remote;
+use rustix::io::Errno;
+use tokio::runtime::Handle;
+
+use crate::fuse::{Fuse, Ids};
+
+/// How it is mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// What /proc/mounts shows as the source.
+    pub source: String,
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// Other users may use it, too.
+    pub allow_other: bool,
+    /// Set-user-id programs work as such.
+    pub suid: bool,
+    /// Device files work as such.
+    pub dev: bool,
+    /// No programs are started from it.
+    pub noexec: bool,
+}
+
+/// Why it is not mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The directory.
+    #[error("cannot mount at {}: it is no directory", .0.display())]
+    NoDirectory(PathBuf),
+    /// This host has no FUSE, or this user may not use it.
+    #[error(
+        "cannot mount at {}: {source}. Without root it takes the program fusermount3 (Debian's package fuse3) and \
+         the right to use /dev/fuse{}", path.display(),
+        if *.allow_other { "; `allow_other` also the line user_allow_other in /etc/fuse.conf" } else { "" }
+    )]
+    Fuse {
+        /// Where.
+        path: PathBuf,
+        /// What FUSE said.
+        source: io::Error,
+        /// It was asked for.
+        allow_other: bool,
+    },
+}
+
+/// A file system that is mounted; it is taken out when this is dropped.
+#[derive(Debug)]
+pub struct Mount {
+    at: PathBuf,
+    session: BackgroundSession,
+}
+
+impl Mount {
+    /// Mounts; requests are answered by tasks of `runtime`.
+    ///
+    /// # Errors
+    /// [`MountError`].
+    pub fn new(
+        remote: Remote,
+        at: &Path,
+        options: &MountOptions,
+        runtime: Handle,
+    ) -> Result<Self, MountError> {
+        let failed =
+            |source| MountError::Fuse { path: at.to_owned(), source, allow_other: options.allow_other };
+        if !at.is_dir() {
+            return Err(MountError::NoDirectory(at.to_owned()));
+        }
+        let at = at.canonicalize().map_err(failed)?;
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let far = remote.user();
+        let for_all = remote.acts_for_all() && uid.is_root();
+        let ids = if for_all {
+            Ids::Same
+        } else {
+            Ids::One { uids: [far.uid, uid.as_raw()], gids: [far.gid, gid.as_raw()] }
+        };
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(options.source.clone()),
+            MountOption::Subtype("longhaul".to_owned()),
+            if options.suid { MountOption::Suid } else { MountOption::NoSuid },
+            if options.dev { MountOption::Dev } else { MountOption::NoDev },
+        ];
+        if options.read_only || remote.is_read_only() {
+            config.mount_options.push(MountOption::RO);
+        }
+        if options.noexec {
+            config.mount_options.push(MountOption::NoExec);
+        }
+        // Where the server takes this host's word for who somebody is, this host's kernel has to judge what they may.
+        // Else the server does, for its one user.
+        if for_all {
+            config.mount_options.push(MountOption::DefaultPermissions);
+        }
+        config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+        // They only read requests: the work is the runtime's.
+        config.n_threads = Some(READERS);
+        config.clone_fd = true;
+        let fuse = Fuse::new(remote, ids, runtime);
+        let session =
+            fuser::Session::new(fuse, &at, &config).and_then(fuser::Session::spawn).map_err(failed)?;
+        Ok(Self { at, session })
+    }
+
+    /// Whether it has been unmounted by somebody else (`umount`, `fusermount3 -u`).
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.session.guard.is_finished()
+    }
+
+    /// Takes it out of the tree at once, and waits until nobody has files of it open any more.
+    ///
+    /// # Errors
+    /// When neither this process nor fusermount3 may.
+    pub fn unmount(self) -> io::Result<()> {
+        if !self.is_over() {
+            detach(&self.at)?;
+        }
+        self.session.join()
+    }
+}
+
+fn detach(at: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH) {
+        Err(Errno::PERM) => {}
+        // Somebody else was faster.
+        Err(Errno::INVAL) => return Ok(()),
+        result => return Ok(result?),
+    }
+    // It may do for users what it has mounted for them.
+    let output = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(at).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+/// Threads that read the kernel's requests.
+const READERS: usize = 2;

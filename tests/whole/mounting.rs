@@ -1,0 +1,263 @@
+//! `longhaul mount`: the far files in the near tree.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::stage::process::Running;
+use crate::stage::{Host, LONGHAUL, Need, Stage, Way, give_to_nobody};
+
+/// A mount on host `near`.
+struct Mounted<'a> {
+    stage: &'a Stage,
+    program: Running,
+    name: &'static str,
+}
+
+impl<'a> Mounted<'a> {
+    fn new(stage: &'a Stage, name: &'static str, arguments: &[&str]) -> Self {
+        fs::create_dir(stage.path(name)).unwrap();
+        let mut command = stage.on(Host::Near, LONGHAUL);
+        command.args(["mount", "--foreground", "-i"]).arg(stage.path("client"));
+        command.arg("--known-hosts").arg(stage.path("known_hosts"));
+        command.arg("longhaul://far/data").arg(stage.path(name)).args(arguments);
+        let mut program = stage.start(&mut command);
+        program.wait_to_say("mounted at");
+        Self { stage, program, name }
+    }
+
+    /// A path in it, as this process reaches it: the host may have a tree of its own.
+    fn path(&self, below: &str) -> PathBuf {
+        let here = self.stage.path(self.name).join(below);
+        PathBuf::from(format!("/proc/{}/root{}", self.program.pid(), here.display()))
+    }
+}
+
+/// Bytes that differ from place to place.
+fn pattern(bytes: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+#[test]
+fn a_mount_shows_what_is_there_and_changes_it() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 10ms --rate 1Gbit");
+    let _server = stage.serve();
+    let (far, bytes) = (stage.path("far"), pattern(5 << 20));
+    fs::write(far.join("big"), &bytes).unwrap();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    // Small and large reads, past the end too.
+    assert_eq!(fs::read(mounted.path("big")).unwrap(), bytes);
+    let big = File::open(mounted.path("big")).unwrap();
+    let mut some = [0; 1000];
+    big.read_exact_at(&mut some, 3_000_001).unwrap();
+    assert_eq!(some[..], bytes[3_000_001..3_001_001]);
+    assert_eq!(big.read_at(&mut some, bytes.len() as u64 - 7).unwrap(), 7);
+    assert_eq!(big.read_at(&mut some, 1 << 40).unwrap(), 0);
+    // Large and small writes.
+    fs::write(mounted.path("copy"), &bytes).unwrap();
+    assert_eq!(fs::read(far.join("copy")).unwrap(), bytes);
+    let mut file =
+        OpenOptions::new().read(true).write(true).create_new(true).open(mounted.path("new")).unwrap();
+    file.write_all(b"words").unwrap();
+    assert_eq!(fs::read(far.join("new")).unwrap(), b"words");
+    file.set_len(3).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut words = String::new();
+    file.read_to_string(&mut words).unwrap();
+    assert_eq!(words, "wor");
+    file.sync_all().unwrap();
+    // An open file outlives its name.
+    fs::remove_file(mounted.path("new")).unwrap();
+    file.write_all_at(b"W", 0).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    assert!(!far.join("new").exists());
+    // Names, links, attributes.
+    fs::create_dir(mounted.path("d")).unwrap();
+    fs::rename(mounted.path("copy"), mounted.path("d/copy")).unwrap();
+    fs::hard_link(mounted.path("d/copy"), mounted.path("d/second")).unwrap();
+    symlink("d/copy", mounted.path("link")).unwrap();
+    fs::set_permissions(mounted.path("d/copy"), fs::Permissions::from_mode(0o640)).unwrap();
+    let attr = fs::metadata(far.join("d/second")).unwrap();
+    assert_eq!((attr.nlink(), attr.mode() & 0o7777), (2, 0o640));
+    assert_eq!(fs::metadata(mounted.path("d/second")).unwrap().ino(), attr.ino());
+    assert_eq!(fs::read_link(mounted.path("link")).unwrap().to_str(), Some("d/copy"));
+    let error = fs::remove_dir(mounted.path("d")).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+    let mut names: Vec<_> =
+        fs::read_dir(mounted.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["big", "d", "link"]);
+    mounted.program.stop().expect(0);
+}
+
+#[test]
+fn a_directory_of_many_files_is_listed_whole() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms");
+    let _server = stage.serve();
+    let count = 3000;
+    for number in 0..count {
+        File::create(stage.path("far").join(format!("a-file-with-a-name-of-some-length-{number}"))).unwrap();
+    }
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    for _ in 0..2 {
+        let names: std::collections::BTreeSet<_> =
+            fs::read_dir(mounted.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), count);
+    }
+    // Those that the server keeps no descriptor of are found again.
+    for number in 0..count {
+        let name = format!("a-file-with-a-name-of-some-length-{number}");
+        assert_eq!(fs::metadata(mounted.path(&name)).unwrap().len(), 0);
+    }
+    mounted.program.stop().expect(0);
+}
+
+#[test]
+fn two_mounts_see_each_others_changes_at_once() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 10ms --rate 1Gbit");
+    let _server = stage.serve();
+    let one = Mounted::new(&stage, "one", &[]);
+    let other = Mounted::new(&stage, "other", &[]);
+    let log = |mounted: &Mounted<'_>| {
+        OpenOptions::new().append(true).create(true).open(mounted.path("log")).unwrap()
+    };
+    let (mut writes, mut too) = (log(&one), log(&other));
+    let reads = File::open(other.path("log")).unwrap();
+    for round in 0..20_u64 {
+        writes.write_all(b"one\n").unwrap();
+        assert_eq!(reads.metadata().unwrap().len(), round * 8 + 4);
+        // The server places what is appended, wherever this host thinks that the end is.
+        too.write_all(b"two\n").unwrap();
+        let mut last = [0; 8];
+        reads.read_exact_at(&mut last, round * 8).unwrap();
+        assert_eq!(&last, b"one\ntwo\n");
+        fs::write(one.path("turn"), round.to_string()).unwrap();
+        assert_eq!(fs::read_to_string(other.path("turn")).unwrap(), round.to_string());
+        fs::remove_file(other.path("turn")).unwrap();
+        assert!(!one.path("turn").exists());
+    }
+    one.program.stop().expect(0);
+    other.program.stop().expect(0);
+}
+
+#[test]
+fn a_read_only_export_cannot_be_changed() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms");
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let line = fs::read_to_string(stage.path("authorized_keys")).unwrap();
+    fs::write(stage.path("authorized_keys"), format!("ro,{line}")).unwrap();
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    assert_eq!(fs::read_to_string(mounted.path("f")).unwrap(), "words");
+    for error in [
+        fs::write(mounted.path("f"), "other").unwrap_err(),
+        fs::write(mounted.path("g"), "other").unwrap_err(),
+        fs::remove_file(mounted.path("f")).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    }
+    mounted.program.stop().expect(0);
+}
+
+#[test]
+fn a_user_gets_no_further_than_at_the_server() {
+    require!(Need::Emulator, Need::Root, Need::Nobody, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms");
+    let far = stage.path("far");
+    fs::create_dir(far.join("own")).unwrap();
+    fs::write(far.join("own/f"), "words").unwrap();
+    give_to_nobody(&far.join("own"));
+    fs::write(far.join("secret"), "s").unwrap();
+    fs::set_permissions(far.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    let line = fs::read_to_string(stage.path("authorized_keys")).unwrap();
+    fs::write(stage.path("authorized_keys"), line.replace("user=\"root\"", "user=\"nobody\"")).unwrap();
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    // Even root here is only nobody there.
+    for error in [
+        fs::read(mounted.path("secret")).unwrap_err(),
+        fs::write(mounted.path("new"), "x").unwrap_err(),
+        fs::remove_file(mounted.path("secret")).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+    }
+    assert_eq!(fs::read_to_string(mounted.path("own/f")).unwrap(), "words");
+    fs::write(mounted.path("own/new"), "x").unwrap();
+    assert_eq!(fs::metadata(far.join("own/new")).unwrap().uid(), 65534);
+    // What is nobody's there is shown as one's own.
+    assert_eq!(fs::metadata(mounted.path("own/new")).unwrap().uid(), 0);
+    mounted.program.stop().expect(0);
+}
+
+#[test]
+fn what_users_make_on_a_mount_for_all_is_theirs() {
+    require!(Need::Emulator, Need::Root, Need::Nobody, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms");
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &["-o", "allow_other"]);
+    fs::set_permissions(stage.path("far"), fs::Permissions::from_mode(0o1777)).unwrap();
+    fs::write(stage.path("far/secret"), "s").unwrap();
+    fs::set_permissions(stage.path("far/secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    let as_nobody = |script: &str| {
+        let mut enter = Command::new("nsenter");
+        enter.args(["--mount", "--target", &mounted.program.pid().to_string(), "setpriv"]);
+        let mut shell = crate::stage::as_nobody(enter);
+        shell.args(["sh", "-c", script, "sh"]).arg(stage.path("mnt"));
+        stage.run(&mut shell)
+    };
+    as_nobody("cd $1 && umask 027 && echo x > own && mkdir dir && ln -s own link && mkfifo pipe").expect(0);
+    for (name, mode) in [("own", 0o640), ("dir", 0o750), ("link", 0o777), ("pipe", 0o640)] {
+        let attr = fs::symlink_metadata(stage.path("far").join(name)).unwrap();
+        assert_eq!((attr.uid(), attr.gid(), attr.mode() & 0o7777), (65534, 65534, mode), "{name}");
+    }
+    assert!(as_nobody("cat $1/secret").err.contains("Permission denied"));
+    mounted.program.stop().expect(0);
+}
+
+#[test]
+fn holes_and_copies_are_made_at_the_server() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms");
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let file = File::options().read(true).write(true).create_new(true).open(mounted.path("f")).unwrap();
+    file.write_all_at(b"begin", 0).unwrap();
+    file.write_all_at(b"end", 10 << 20).unwrap();
+    let data = nix::unistd::lseek(&file, 4096, nix::unistd::Whence::SeekData).unwrap();
+    assert_eq!(data, 10 << 20);
+    // The standard library copies files with copy_file_range(2).
+    let (before, mut file) = (stage.carried(Way::Pull).bytes, file);
+    file.rewind().unwrap();
+    let copied = std::io::copy(&mut file, &mut File::create(mounted.path("copy")).unwrap()).unwrap();
+    assert_eq!(copied, (10 << 20) + 3);
+    assert!(stage.carried(Way::Pull).bytes - before < 1 << 20, "the bytes did not come here");
+    assert_eq!(fs::read(stage.path("far/copy")).unwrap(), fs::read(stage.path("far/f")).unwrap());
+    mounted.program.stop().expect(0);
+}
+
+#[test]
+fn a_mount_whose_server_is_gone_says_so_and_can_be_taken_out() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms");
+    let server = stage.serve();
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let open = File::open(mounted.path("f")).unwrap();
+    // In order: the client is told.
+    server.stop().expect(0);
+    let mut program = mounted.program;
+    program.wait_to_say("closed by the peer");
+    program.wait().expect(2);
+    assert!(open.metadata().is_err(), "and nobody is left waiting");
+}
