@@ -9,6 +9,8 @@
 #[macro_use]
 mod stage;
 
+#[path = "whole/coherence.rs"]
+mod coherence;
 #[path = "whole/confinement.rs"]
 mod confinement;
 #[path = "whole/corruption.rs"]

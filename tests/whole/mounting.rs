@@ -10,14 +10,14 @@ use crate::stage::process::Running;
 use crate::stage::{Host, LONGHAUL, Need, Stage, Way, give_to_nobody};
 
 /// A mount on host `near`.
-struct Mounted<'a> {
+pub(crate) struct Mounted<'a> {
     stage: &'a Stage,
-    program: Running,
+    pub(crate) program: Running,
     name: &'static str,
 }
 
 impl<'a> Mounted<'a> {
-    fn new(stage: &'a Stage, name: &'static str, arguments: &[&str]) -> Self {
+    pub(crate) fn new(stage: &'a Stage, name: &'static str, arguments: &[&str]) -> Self {
         fs::create_dir(stage.path(name)).unwrap();
         let mut command = stage.on(Host::Near, LONGHAUL);
         command.args(["mount", "--foreground", "-i"]).arg(stage.path("client"));
@@ -29,7 +29,7 @@ impl<'a> Mounted<'a> {
     }
 
     /// A path in it, as this process reaches it: the host may have a tree of its own.
-    fn path(&self, below: &str) -> PathBuf {
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
         let here = self.stage.path(self.name).join(below);
         PathBuf::from(format!("/proc/{}/root{}", self.program.pid(), here.display()))
     }
@@ -87,7 +87,9 @@ fn a_mount_shows_what_is_there_and_changes_it() {
     fs::set_permissions(mounted.path("d/copy"), fs::Permissions::from_mode(0o640)).unwrap();
     let attr = fs::metadata(far.join("d/second")).unwrap();
     assert_eq!((attr.nlink(), attr.mode() & 0o7777), (2, 0o640));
-    assert_eq!(fs::metadata(mounted.path("d/second")).unwrap().ino(), attr.ino());
+    let ino = |name: &str| fs::metadata(mounted.path(name)).unwrap().ino();
+    assert_eq!(ino("d/second"), ino("d/copy"));
+    assert_ne!(ino("d/second"), ino("big"));
     assert_eq!(fs::read_link(mounted.path("link")).unwrap().to_str(), Some("d/copy"));
     let error = fs::remove_dir(mounted.path("d")).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::DirectoryNotEmpty);

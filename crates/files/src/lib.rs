@@ -10,6 +10,7 @@
 //! | [`attr`] | what a file is, besides its bytes | |
 //! | [`access`], [`export`] | the directories a server shows, by name | |
 //! | [`rights`] | acting as a user | |
+//! | [`lease`] | what clients may keep, and when not any more | pure |
 //! | [`ranges`] | sets of bytes | pure |
 //! | [`limits`] | every bound, with its derivation | |
 
@@ -18,6 +19,7 @@ pub mod attr;
 pub mod client;
 pub mod dir;
 pub mod export;
+pub mod lease;
 pub mod limits;
 pub mod message;
 pub mod name;

@@ -1,5 +1,7 @@
 //! Every bound of this crate, with its derivation.
 
+use std::time::Duration;
+
 /// Bytes in a name: NAME_MAX of Linux. Some file systems take more (FAT: 255 characters); such a name is an error.
 pub const NAME_BYTES_MAX: usize = 255;
 
@@ -61,3 +63,53 @@ pub const XATTR_VALUE_BYTES_MAX: usize = INLINE_BYTES_MAX;
 
 /// The names of one file's extended attributes, as above.
 pub const XATTR_LIST_BYTES_MAX: usize = INLINE_BYTES_MAX;
+
+/// Leases of a session: one for each node that it may know.
+pub const LEASES_MAX: usize = NODES_MAX;
+
+/// How long a client uses its leases after it has *sent* the last question whether it may that was answered with yes.
+/// Links are down for seconds now and then; whoever waits for a change behind a dead client waits longer than this.
+pub const LEASE_TERM: Duration = Duration::from_secs(20);
+
+/// How often a client asks.
+pub const RENEW_EVERY: Duration = Duration::from_secs(5);
+
+/// A client that has not answered a break for so long gets no more yes.
+pub const OVERDUE_AFTER: Duration = Duration::from_secs(5);
+
+/// A client that has not answered a break for so long is fenced. The last yes it may have got was sent
+/// [`OVERDUE_AFTER`] after the break, to a question that was sent before; [`LEASE_TERM`] after that it has stopped, and
+/// 5 s are for clocks that differ.
+pub const FENCE_AFTER: Duration = Duration::from_secs(30);
+
+const _: () = assert!(OVERDUE_AFTER.as_secs() + LEASE_TERM.as_secs() < FENCE_AFTER.as_secs());
+
+/// Directories, and files with several names, in which changes are noticed: the kernel keeps a mark and the file itself
+/// for each, some 1.5 KiB.
+pub const WATCHED_FILES_MAX: usize = 128 << 10;
+
+/// Names in them that are known, some 100 bytes each.
+pub const WATCHED_NAMES_MAX: usize = 2 << 20;
+
+/// Directories whose names may be changed at the same time.
+pub const NAME_LOCKS: usize = 64;
+
+/// Parts in which a client fetches and keeps a file: one piece on a lane.
+pub const BLOCK_BYTES: usize = 1 << 20;
+
+/// Of a file that is read from its beginning, this much is fetched ahead at first.
+pub const READ_AHEAD_FIRST: u64 = 4 << 20;
+
+/// And at most: the bandwidth-delay product of 10 Gbit/s x 200 ms.
+pub const READ_AHEAD_MAX: u64 = 256 << 20;
+
+/// Bytes of files that a client keeps unless told otherwise: twice what is fetched ahead for one reader.
+pub const CACHE_BYTES: usize = 2 * READ_AHEAD_MAX as usize;
+
+/// Blocks of all files that are on their way to a client at a time.
+pub const BLOCKS_COMING_MAX: usize = READ_AHEAD_MAX as usize / BLOCK_BYTES;
+
+const _: () = assert!(BLOCKS_COMING_MAX <= SENDINGS_MAX);
+
+/// Names of one directory that a client reads: as many as a copy takes of one.
+pub const LISTING_ENTRIES_MAX: usize = 4 << 20;

@@ -12,33 +12,39 @@
 //!   object = written object, from the place in the file; lanes say that they are stored
 //! ```
 //!
-//! A **node** is a file, directory or link of the server's, by number: the file's own number on the export's file
-//! system ([`node_number`]). The client says how often it was told of a node when it forgets it (RFC 1813 has handles
+//! A **node** is a file, directory or link of the server's, by number ([`node_number`]). The client says how often it was told of a node when it forgets it (RFC 1813 has handles
 //! for ever; FUSE counts).
 //!
-//! The reply to an operation is an error number of Linux (0: none; little-endian, 4 bytes), and then its outcome.
+//! The reply to an operation is an error number of Linux or an outcome, and leases on what it tells of ([`crate::lease`]).
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use prost::{Message, Oneof};
 use rustix::fs::{Statx, StatxTimestamp};
 use rustix::io::Errno;
 
+use crate::lease::FileId;
+
 /// The node that a session is attached to.
 pub const TOP: u64 = 1;
 
-/// The number of the node with this number on this device, in a session whose top is on `top_device`.
+/// The number that a file goes by, in a session whose top is `top`: the same in every session, and never another file's.
 #[must_use]
-pub fn node_number(device: u64, inode: u64, top_device: u64, top_inode: u64) -> u64 {
-    if device == top_device {
-        return match inode {
-            _ if inode == top_inode => TOP,
-            // One file may have the number that the top goes by.
-            TOP => top_inode,
-            _ => inode,
-        };
+pub fn node_number(file: FileId, top: FileId) -> u64 {
+    if file == top {
+        return TOP;
     }
-    // Another file system below the top: its numbers are its own. The golden ratio spreads devices (Knuth, 6.4).
-    inode ^ (device.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63)
+    // The finalizer of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014), over each
+    // part: two of a billion files have the same number with a chance of 3 %, two that are in use at a time hardly ever.
+    let mix = |state: u64, part: u64| {
+        let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    match [file.device, file.inode, file.born].into_iter().fold(0, mix) {
+        0 | TOP => u64::MAX,
+        number => number,
+    }
 }
 
 /// A request of the client's.
@@ -47,7 +53,7 @@ pub(crate) struct Request {
     #[prost(
         oneof = "Ask",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, \
-                               23, 24, 25, 26, 27"
+                               23, 24, 25, 26, 27, 28"
     )]
     pub(crate) ask: Option<Ask>,
 }
@@ -66,6 +72,11 @@ macro_rules! operations {
         #[derive(Clone, PartialEq, Oneof)]
         pub(crate) enum Ask {
             $(#[prost(message, tag = $tag)] $operation($operation),)*
+        }
+
+        #[cfg(test)]
+        fn all() -> Vec<Ask> {
+            vec![$(Ask::$operation($operation::default()),)*]
         }
 
         $(impl Operation for $operation {
@@ -106,6 +117,7 @@ operations! {
     "25" Seek -> Count,
     "26" CopyRange -> Count,
     "27" SyncDir -> Nothing,
+    "28" Renew -> Nothing,
 }
 
 impl Ask {
@@ -118,39 +130,69 @@ impl Ask {
     }
 }
 
-/// A reply as it travels.
-pub(crate) fn encode_reply(outcome: Result<impl Message, Errno>) -> Bytes {
-    let mut bytes = BytesMut::new();
-    match outcome {
-        Ok(outcome) => {
-            bytes.reserve(4 + outcome.encoded_len());
-            bytes.put_i32_le(0);
-            bytes.put_slice(&outcome.encode_to_vec());
-        }
-        Err(errno) => bytes.put_i32_le(errno.raw_os_error()),
-    }
-    bytes.freeze()
-}
-
-/// The outcome in a reply; `EPROTO` for what is none.
-pub(crate) fn decode_reply<T: Message + Default>(mut reply: Bytes) -> Result<T, Errno> {
-    if reply.len() < 4 {
-        return Err(Errno::PROTO);
-    }
-    match reply.get_i32_le() {
-        0 => T::decode(reply).map_err(|_| Errno::PROTO),
-        // Linux' numbers; another could be taken for success further up.
-        error @ 1..=4095 => Err(Errno::from_raw_os_error(error)),
-        _ => Err(Errno::PROTO),
-    }
-}
-
-/// The server tells the client.
+/// Leave to keep what has been learnt of a node, until it is broken.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Grant {
+    /// The node.
+    #[prost(uint64, tag = "1")]
+    pub node: u64,
+    /// Of two grants the later has the larger number.
+    #[prost(uint64, tag = "2")]
+    pub serial: u64,
+}
+
+/// What an operation has come to.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Reply {
+    /// An error of Linux; 0: none.
+    #[prost(int32, tag = "1")]
+    pub(crate) error: i32,
+    /// Without an error.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) outcome: Bytes,
+    /// Of what the outcome, or the error, tells.
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) grants: Vec<Grant>,
+}
+
+impl Reply {
+    pub(crate) fn new(outcome: Result<impl Message, Errno>, grants: Vec<Grant>) -> Self {
+        match outcome {
+            Ok(outcome) => Self { error: 0, outcome: outcome.encode_to_vec().into(), grants },
+            Err(errno) => Self { error: errno.raw_os_error(), outcome: Bytes::new(), grants },
+        }
+    }
+
+    pub(crate) fn failed(errno: Errno) -> Self {
+        Self { error: errno.raw_os_error(), ..Self::default() }
+    }
+
+    pub(crate) fn into_bytes(self) -> Bytes {
+        self.encode_to_vec().into()
+    }
+
+    /// The outcome, and what it allows; `EPROTO` for what is no reply.
+    pub(crate) fn read<T: Message + Default>(bytes: Bytes) -> (Result<T, Errno>, Vec<Grant>) {
+        let Ok(reply) = Self::decode(bytes) else { return (Err(Errno::PROTO), Vec::new()) };
+        let outcome = match reply.error {
+            0 => T::decode(reply.outcome).map_err(|_| Errno::PROTO),
+            // Linux' numbers; another could be taken for success further up.
+            error @ 1..=4095 => Err(Errno::from_raw_os_error(error)),
+            _ => Err(Errno::PROTO),
+        };
+        (outcome, reply.grants)
+    }
+}
+
+/// The server tells the client; the reply is empty, and means that it has been done.
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct Notice {
-    /// A transfer that cannot be brought to its end: the file has become shorter, or cannot be read.
+    /// A transfer that cannot be brought to its end: the file has become shorter, or cannot be read. 0: none.
     #[prost(uint64, tag = "1")]
     pub(crate) broken_transfer: u64,
+    /// To be used no more.
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) broken_leases: Vec<Grant>,
 }
 
 /// The object on the lanes that is write number `write` of an open file. Its offsets are those in the file.
@@ -245,10 +287,13 @@ pub struct Attr {
     /// Last change of anything.
     #[prost(message, required, tag = "13")]
     pub changed: WireTime,
+    /// It has no extended attributes, nor ACLs.
+    #[prost(bool, tag = "14")]
+    pub no_xattrs: bool,
 }
 
 impl Attr {
-    pub(crate) fn of(stat: &Statx, node: u64) -> Self {
+    pub(crate) fn of(stat: &Statx, node: u64, no_xattrs: bool) -> Self {
         let time = |time: StatxTimestamp| WireTime { seconds: time.tv_sec, nanos: time.tv_nsec };
         Self {
             node,
@@ -264,6 +309,7 @@ impl Attr {
             accessed: time(stat.stx_atime),
             modified: time(stat.stx_mtime),
             changed: time(stat.stx_ctime),
+            no_xattrs,
         }
     }
 }
@@ -434,7 +480,7 @@ pub(crate) struct Link {
     pub(crate) name: Bytes,
 }
 
-/// Opens a file or a directory.
+/// Opens a file.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Open {
     #[prost(uint64, tag = "1")]
@@ -444,10 +490,16 @@ pub(crate) struct Open {
     pub(crate) flags: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct Opened {
     #[prost(uint64, tag = "1")]
     pub(crate) file: u64,
+    /// As it was opened.
+    #[prost(message, optional, tag = "2")]
+    pub(crate) attr: Option<Attr>,
+    /// All bytes of a small file that is opened for reading.
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub(crate) content: Option<Bytes>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -519,11 +571,11 @@ pub(crate) struct Close {
     pub(crate) file: u64,
 }
 
-/// Names of an open directory.
+/// Names of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct ReadDir {
     #[prost(uint64, tag = "1")]
-    pub(crate) file: u64,
+    pub(crate) node: u64,
     /// [`Listed::next`] of the last that is known; 0: from the beginning.
     #[prost(uint64, tag = "2")]
     pub(crate) from: u64,
@@ -663,16 +715,27 @@ pub(crate) struct CopyRange {
     pub(crate) length: u64,
 }
 
-/// Makes the names of an open directory durable.
+/// Makes the names of a directory durable.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct SyncDir {
     #[prost(uint64, tag = "1")]
-    pub(crate) file: u64,
+    pub(crate) node: u64,
 }
+
+/// May the leases be used on?
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Renew {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_operation_can_be_asked_for() {
+        for ask in all() {
+            assert_eq!(Ask::from_bytes(ask.clone().into_bytes()), Some(ask));
+        }
+    }
 
     #[test]
     fn objects_are_a_file_and_a_write() {
@@ -682,23 +745,30 @@ mod tests {
 
     #[test]
     fn nodes_have_numbers_of_their_own() {
-        let top = (2049, 1000);
-        let number = |device, inode| node_number(device, inode, top.0, top.1);
-        assert_eq!(number(2049, 1000), TOP);
-        assert_eq!(number(2049, 1), 1000, "the number that the top does not use");
-        assert_eq!(number(2049, 77), 77);
-        assert_ne!(number(64, 77), 77);
-        assert_ne!(number(64, 77), number(65, 77));
+        let file = |device, inode, born| FileId { device, inode, born };
+        let number = |device, inode, born| node_number(file(device, inode, born), file(2049, 1000, 5));
+        assert_eq!(number(2049, 1000, 5), TOP);
+        let numbers = [number(2049, 1, 5), number(2049, 1, 6), number(2050, 1, 5), number(2049, 2, 5)];
+        let different: std::collections::BTreeSet<_> = numbers.into_iter().collect();
+        assert_eq!(different.len(), 4);
+        assert_eq!(
+            number(2049, 1, 5),
+            node_number(file(2049, 1, 5), file(1, 1, 1)),
+            "in every session the same"
+        );
     }
 
     #[test]
     fn replies_are_outcomes_or_errors() {
-        let reply = encode_reply(Ok(Count { count: 7 }));
-        assert_eq!(decode_reply::<Count>(reply), Ok(Count { count: 7 }));
-        let reply = encode_reply(Err::<Count, _>(Errno::NOSPC));
-        assert_eq!(decode_reply::<Count>(reply), Err(Errno::NOSPC));
-        for broken in [&b""[..], b"\0\0\0", b"\0\0\0\0\xff", b"\xff\xff\xff\xff", b"\0\0\x01\0"] {
-            assert_eq!(decode_reply::<Count>(Bytes::from_static(broken)), Err(Errno::PROTO));
+        let grants = vec![Grant { node: 7, serial: 9 }];
+        let reply = Reply::new(Ok(Count { count: 7 }), grants.clone());
+        assert_eq!(Reply::read(reply.into_bytes()), (Ok(Count { count: 7 }), grants.clone()));
+        let reply = Reply::new(Err::<Count, _>(Errno::NOENT), grants.clone());
+        assert_eq!(Reply::read::<Count>(reply.into_bytes()), (Err(Errno::NOENT), grants));
+        for error in [-1, 4096, i32::MIN] {
+            let reply = Reply { error, ..Reply::default() };
+            assert_eq!(Reply::read::<Count>(reply.into_bytes()).0, Err(Errno::PROTO));
         }
+        assert_eq!(Reply::read::<Count>(Bytes::from_static(b"\xff")).0, Err(Errno::PROTO));
     }
 }

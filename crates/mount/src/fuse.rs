@@ -2,14 +2,15 @@
 //! kernel's requests never wait.
 //!
 //! The kernel keeps no bytes of files but those that are mapped (`FOPEN_DIRECT_IO`), and no names or attributes beyond
-//! the request that asked for them: every access sees what the server has.
+//! the request that asked for them. What may be kept, the files client keeps, under leases: it is asked each time.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -19,16 +20,12 @@ use fuser::{
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use longhaul_files::Remote;
 use longhaul_files::client::{Change, SetTime, User};
 use longhaul_files::message::{Attr, WireTime};
+use longhaul_files::{Listed, Remote};
 use rustix::fs::{FileType as Kind, OFlags};
 use rustix::io::Errno;
 use tokio::runtime::Handle;
-use tokio::sync::Mutex as AsyncMutex;
-
-use crate::forgotten::Forgotten;
-use crate::listing::Listing;
 
 /// Nothing is known beyond the request that asked.
 const TTL: Duration = Duration::ZERO;
@@ -85,21 +82,15 @@ pub(crate) struct Fuse {
 struct Shared {
     remote: Remote,
     ids: Ids,
-    forgotten: Forgotten,
-    listings: Mutex<HashMap<u64, Arc<AsyncMutex<Listing>>>>,
+    /// Directories that are being read, by the handle that the kernel has.
+    listings: Mutex<HashMap<u64, Option<Arc<Vec<Listed>>>>>,
+    last_listing: AtomicU64,
 }
 
 impl Fuse {
     pub(crate) fn new(remote: Remote, ids: Ids, runtime: Handle) -> Self {
-        let shared =
-            Arc::new(Shared { remote, ids, forgotten: Forgotten::default(), listings: Mutex::default() });
-        let telling = Arc::clone(&shared);
-        runtime.spawn(async move {
-            tokio::select! {
-                () = telling.forgotten.tell(&telling.remote) => {}
-                _ = telling.remote.session().ended() => {}
-            }
-        });
+        let (listings, last_listing) = (Mutex::default(), AtomicU64::new(0));
+        let shared = Arc::new(Shared { remote, ids, listings, last_listing });
         Self { shared, runtime }
     }
 
@@ -200,9 +191,21 @@ impl Shared {
         }
     }
 
-    fn listing(&self, file: u64) -> Arc<AsyncMutex<Listing>> {
-        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(listings.entry(file).or_default())
+    fn listings(&self) -> MutexGuard<'_, HashMap<u64, Option<Arc<Vec<Listed>>>>> {
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory as it was when its reading began.
+    async fn listing(&self, node: u64, handle: u64, begins: bool) -> Result<Arc<Vec<Listed>>, Errno> {
+        let known = self.listings().get(&handle).cloned().flatten();
+        match known {
+            Some(listing) if !begins => Ok(listing),
+            _ => {
+                let listing = self.remote.read_dir(node).await?;
+                self.listings().insert(handle, Some(Arc::clone(&listing)));
+                Ok(listing)
+            }
+        }
     }
 }
 
@@ -261,10 +264,14 @@ impl Filesystem for Fuse {
     }
 
     fn forget(&self, _request: &Request, node: INodeNo, times: u64) {
-        self.shared.forgotten.add(node.0, times);
+        self.shared.remote.forget(node.0, times);
     }
 
     fn getattr(&self, _request: &Request, node: INodeNo, _file: Option<FileHandle>, reply: ReplyAttr) {
+        // Not worth a task.
+        if let Some(attr) = self.shared.remote.known_attr(node.0) {
+            return self.shared.attr(Ok(attr), reply);
+        }
         self.answer(|shared| async move {
             let result = shared.remote.attr(node.0).await;
             shared.attr(result, reply);
@@ -460,17 +467,15 @@ impl Filesystem for Fuse {
         offset: u64,
         data: &[u8],
         how: WriteFlags,
-        flags: OpenFlags,
+        _flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let data = Bytes::copy_from_slice(data);
         self.answer(|shared| async move {
             let length = data.len() as u32;
-            // Pages of a mapped file have their place.
-            let appends = open_flags(flags.0).contains(OFlags::APPEND);
             let drops_set_id = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-            match shared.remote.write(file.0, offset, data, appends, drops_set_id).await {
+            match shared.remote.write(file.0, offset, data, drops_set_id).await {
                 Ok(()) => reply.written(length),
                 Err(error) => reply.error(fuse_errno(error)),
             }
@@ -500,7 +505,8 @@ impl Filesystem for Fuse {
         reply: ReplyEmpty,
     ) {
         self.answer(|shared| async move {
-            empty(shared.remote.close(file.0).await, reply);
+            shared.remote.close(file.0);
+            reply.ok();
         });
     }
 
@@ -517,27 +523,28 @@ impl Filesystem for Fuse {
         });
     }
 
-    fn opendir(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.answer(|shared| async move {
-            match shared.remote.open(node.0, OFlags::RDONLY).await {
-                Ok(file) => reply.opened(FileHandle(file), FopenFlags::empty()),
-                Err(error) => reply.error(fuse_errno(error)),
-            }
-        });
+    fn opendir(&self, _request: &Request, _node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let handle = self.shared.last_listing.fetch_add(1, Ordering::Relaxed) + 1;
+        self.shared.listings().insert(handle, None);
+        reply.opened(FileHandle(handle), FopenFlags::empty());
     }
 
+    /// Places in a directory are those in its listing.
     fn readdirplus(
         &self,
         _request: &Request,
         node: INodeNo,
-        file: FileHandle,
+        handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
         self.answer(|shared| async move {
-            let listing = shared.listing(file.0);
-            let mut listing = listing.lock().await;
-            let take = |entry: &longhaul_files::Listed| {
+            let listing = match shared.listing(node.0, handle.0, offset == 0).await {
+                Ok(listing) => listing,
+                Err(error) => return reply.error(fuse_errno(error)),
+            };
+            let rest = listing.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX));
+            for (place, entry) in rest {
                 // Of `.` and `..` the kernel takes the name and the kind.
                 let attr = entry.attr.unwrap_or(Attr {
                     node: node.0,
@@ -545,13 +552,14 @@ impl Filesystem for Fuse {
                     ..Attr::default()
                 });
                 let (name, attr) = (OsStr::from_bytes(&entry.name), shared.file_attr(&attr));
-                !reply.add(attr.ino, entry.next, name, &TTL, &attr, Generation(0))
-            };
-            let result = listing.read(&shared.remote, &shared.forgotten, file.0, offset, take).await;
-            match result {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(fuse_errno(error)),
+                if reply.add(attr.ino, place as u64 + 1, name, &TTL, &attr, Generation(0)) {
+                    break; // it is full
+                }
+                if let Some(attr) = entry.attr {
+                    shared.remote.tell(attr.node);
+                }
             }
+            reply.ok();
         });
     }
 
@@ -559,29 +567,24 @@ impl Filesystem for Fuse {
         &self,
         _request: &Request,
         _node: INodeNo,
-        file: FileHandle,
+        handle: FileHandle,
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        let listing = self.shared.listings.lock().unwrap_or_else(PoisonError::into_inner).remove(&file.0);
-        self.answer(|shared| async move {
-            if let Some(listing) = listing {
-                listing.lock().await.drop_waiting(&shared.forgotten);
-            }
-            empty(shared.remote.close(file.0).await, reply);
-        });
+        self.shared.listings().remove(&handle.0);
+        reply.ok();
     }
 
     fn fsyncdir(
         &self,
         _request: &Request,
-        _node: INodeNo,
-        file: FileHandle,
+        node: INodeNo,
+        _handle: FileHandle,
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
         self.answer(|shared| async move {
-            empty(shared.remote.sync_dir(file.0).await, reply);
+            empty(shared.remote.sync_dir(node.0).await, reply);
         });
     }
 

@@ -1,40 +1,80 @@
-//! The client's end of a session about files: one call for each operation.
+//! The client's end of a session about files: one call for each operation. What is known under a lease is answered
+//! without asking.
 
+mod cache;
+mod reading;
 mod transfers;
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
 use prost::Message;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use tokio::sync::{Notify, watch};
 
-use crate::limits::{INLINE_BYTES_MAX, READ_BYTES_MAX, WRITES_OPEN_MAX};
+use crate::limits::{
+    BLOCK_BYTES, BLOCKS_COMING_MAX, INLINE_BYTES_MAX, LEASE_TERM, LISTING_ENTRIES_MAX, READ_BYTES_MAX,
+    RENEW_EVERY, WRITES_OPEN_MAX,
+};
 use crate::message::{
     Allocate, Attach, Attached, Attr, Caller, Close, CopyRange, Create, FileSystem, Forget, Forgotten,
-    GetAttr, GetXattr, Link, ListXattr, Listed, Lookup, Make, NewTime, Notice, Open, Operation, Read,
-    ReadDir, ReadLink, Remove, RemoveXattr, Rename, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir,
-    WireTime, Write, decode_reply, object,
+    GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Lookup, Make, NewTime, Node, Notice, Open, Operation,
+    Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename, Renew, Reply, Seek, SetAttr, SetXattr, Settle,
+    StatFs, Sync, SyncDir, WireTime, Write, object,
 };
+use cache::{Cache, Nanos, OwnChange, Turn};
+use reading::{Plan, Reading};
 use transfers::{Broken, Transfers};
 
 /// The handler of a session about files, at the client: make it, connect with it, then [`Remote::attach`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FilesClient {
     transfers: Transfers,
+    cache: Mutex<Cache>,
+    /// Nodes are to be forgotten.
+    forgets: Notify,
+    /// Requests that the server has been asked.
+    asked: AtomicU64,
+    /// What has been attached with it.
+    remote: OnceLock<Weak<Inner>>,
 }
 
 impl FilesClient {
-    /// For one session.
+    /// For one session that keeps at most `cache_bytes` of files.
     #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::default()
+    pub fn new(cache_bytes: usize) -> Arc<Self> {
+        Arc::new(Self {
+            transfers: Transfers::default(),
+            cache: Mutex::new(Cache::new(cache_bytes)),
+            forgets: Notify::new(),
+            asked: AtomicU64::new(0),
+            remote: OnceLock::new(),
+        })
     }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        lock(&self.cache)
+    }
+
+    /// Tells the server what it need not know any more, if there is something.
+    fn may_forget(&self, cache: MutexGuard<'_, Cache>) {
+        if cache.has_forgotten() {
+            self.forgets.notify_one();
+        }
+    }
+}
+
+/// Nanoseconds, also while the machine sleeps: a lease does not become longer by that.
+fn now() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
 }
 
 impl Pieces for FilesClient {
@@ -64,6 +104,13 @@ impl Handler for FilesClient {
         Box::pin(async move {
             if let Ok(notice) = Notice::decode(body) {
                 self.transfers.give_up(notice.broken_transfer);
+                // A file that is open here alone is opened there as well before it may lose its name.
+                if let Some(inner) = self.remote.get().and_then(Weak::upgrade) {
+                    Remote { inner }.open_all(&notice.broken_leases).await;
+                }
+                let mut cache = self.cache();
+                notice.broken_leases.into_iter().for_each(|broken| cache.broken(broken));
+                self.may_forget(cache);
             }
             Bytes::new()
         })
@@ -151,11 +198,25 @@ struct Writes {
     floor: u32,
 }
 
+/// An open file.
+#[derive(Debug)]
+struct OpenFile {
+    node: u64,
+    flags: OFlags,
+    /// The server's number; a file that is known already is opened there when that is needed.
+    far: tokio::sync::OnceCell<u64>,
+    writes: Mutex<Writes>,
+    reading: Mutex<Reading>,
+}
+
 /// The files of a server, from the directory on that the session is attached to. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Remote {
     inner: Arc<Inner>,
 }
+
+/// A block on its way, and what has become of it.
+type Coming = watch::Receiver<Option<Result<Bytes, Errno>>>;
 
 #[derive(Debug)]
 struct Inner {
@@ -166,7 +227,10 @@ struct Inner {
     acts_for_all: bool,
     user: User,
     over: AtomicBool,
-    writes: Mutex<HashMap<u64, Arc<Mutex<Writes>>>>,
+    files: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    last_file: AtomicU64,
+    /// Blocks on their way: those who wait for one share it.
+    coming: Mutex<HashMap<(u64, u64), Coming>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -197,13 +261,13 @@ impl Remote {
     ) -> Result<Self, AttachError> {
         let attach = Attach { path: Bytes::copy_from_slice(path) };
         let reply = session.request(attach.ask().into_bytes()).await?;
-        let attached: Attached = decode_reply(reply).map_err(|_| AttachError::Foreign)?;
+        let attached: Attached = Reply::read(reply).0.map_err(|_| AttachError::Foreign)?;
         if !attached.refusal.is_empty() {
             return Err(AttachError::Refused(attached.refusal));
         }
         let Attached { top, read_only, acts_for_all, user: Caller { uid, gid }, .. } = attached;
         let top = top.ok_or(AttachError::Foreign)?;
-        Ok(Self {
+        let remote = Self {
             inner: Arc::new(Inner {
                 session,
                 client,
@@ -212,9 +276,50 @@ impl Remote {
                 acts_for_all,
                 user: User { uid, gid },
                 over: AtomicBool::new(false),
-                writes: Mutex::default(),
+                files: Mutex::default(),
+                last_file: AtomicU64::new(0),
+                coming: Mutex::default(),
             }),
-        })
+        };
+        let _ = remote.inner.client.remote.set(Arc::downgrade(&remote.inner)); // attached twice: the server refuses
+        tokio::spawn(Self::keep_leases(Arc::downgrade(&remote.inner)));
+        tokio::spawn(Self::keep_forgetting(Arc::downgrade(&remote.inner)));
+        Ok(remote)
+    }
+
+    /// Asks for leave to go on using the leases, for ever.
+    async fn keep_leases(remote: Weak<Inner>) {
+        while let Some(inner) = remote.upgrade() {
+            let sent = now();
+            let remote = Self { inner };
+            if remote.call(Renew {}).await.0.is_ok() {
+                remote.inner.client.cache().renewed(sent, LEASE_TERM);
+            }
+            if remote.inner.over.load(Ordering::SeqCst) {
+                return;
+            }
+            drop(remote);
+            tokio::time::sleep(RENEW_EVERY).await;
+        }
+    }
+
+    /// Tells the server what it need not know any more, many at a time.
+    async fn keep_forgetting(remote: Weak<Inner>) {
+        while let Some(inner) = remote.upgrade() {
+            let remote = Self { inner };
+            let client = Arc::clone(&remote.inner.client);
+            let nodes = client.cache().take_forgotten(FORGOTTEN_AT_ONCE);
+            if nodes.is_empty() {
+                drop(remote);
+                // The client lives as long as the session, which it ends.
+                if tokio::time::timeout(FORGET_TICK, client.forgets.notified()).await.is_ok() {
+                    tokio::time::sleep(FORGET_PAUSE).await;
+                }
+                continue;
+            }
+            let nodes = nodes.into_iter().map(|(node, times)| Forgotten { node, times }).collect();
+            let _ = remote.call(Forget { nodes }).await; // the session is over: nothing is known there any more
+        }
     }
 
     /// The directory that the session is attached to, as it was then.
@@ -247,16 +352,60 @@ impl Remote {
         &self.inner.session
     }
 
-    async fn call<O: Operation>(&self, operation: O) -> Result<O::Outcome, Errno> {
+    async fn call<O: Operation>(&self, operation: O) -> (Result<O::Outcome, Errno>, Vec<Grant>) {
+        self.inner.client.asked.fetch_add(1, Ordering::Relaxed);
         match self.inner.session.request(operation.ask().into_bytes()).await {
-            Ok(reply) => decode_reply(reply),
+            Ok(reply) => Reply::read(reply),
             Err(error) => {
                 if !self.inner.over.swap(true, Ordering::SeqCst) {
                     tracing::error!(%error, "the server's files cannot be used any more");
                 }
-                Err(Errno::IO)
+                (Err(Errno::IO), Vec::new())
             }
         }
+    }
+
+    /// Asks, and keeps what may be kept of the answer.
+    async fn learn<O: Operation>(
+        &self,
+        operation: O,
+        keep: impl FnOnce(&mut Cache, Turn, &Result<O::Outcome, Errno>),
+    ) -> Result<O::Outcome, Errno> {
+        let asking = Asking::begin(&self.inner.client);
+        let (outcome, grants) = self.call(operation).await;
+        let mut cache = self.inner.client.cache();
+        cache.granted(asking.turn, &grants);
+        keep(&mut cache, asking.turn, &outcome);
+        drop(cache);
+        outcome
+    }
+
+    /// Asks for a change of these; what is known of them is of no use from now on.
+    async fn change<O: Operation>(
+        &self,
+        operation: O,
+        changes: &[OwnChange<'_>],
+        keep: impl FnOnce(&mut Cache, &O::Outcome),
+    ) -> Result<O::Outcome, Errno> {
+        let changing = Changing::begin(&self.inner.client, changes);
+        let (outcome, grants) = self.call(operation).await;
+        drop(changing);
+        let mut cache = self.inner.client.cache();
+        // New leases are good for what is asked from now on.
+        let turn = cache.begin();
+        cache.granted(turn, &grants);
+        cache.end(turn);
+        if let Ok(outcome) = &outcome {
+            keep(&mut cache, outcome);
+        }
+        drop(cache);
+        outcome
+    }
+
+    /// Requests that the server has been asked, and questions that were answered without asking it.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.inner.client.asked.load(Ordering::Relaxed), self.inner.client.cache().hits)
     }
 
     /// What has this name in a directory. It counts: see [`forget`](Self::forget).
@@ -264,30 +413,82 @@ impl Remote {
     /// # Errors
     /// As stat(2), as for all operations.
     pub async fn look_up(&self, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
-        Ok(self.call(Lookup { parent, name: Bytes::copy_from_slice(name) }).await?.attr)
+        {
+            let mut cache = self.inner.client.cache();
+            if let Some(found) = cache.look_up(now(), parent, name) {
+                let attr = found.ok_or(Errno::NOENT)?;
+                cache.tell(attr.node);
+                return Ok(attr);
+            }
+        }
+        let name = Bytes::copy_from_slice(name);
+        let ask = Lookup { parent, name: name.clone() };
+        let found = self.learn(ask, |cache, turn, found| match found {
+            Ok(node) => {
+                cache.told(node.attr.node);
+                cache.tell(node.attr.node);
+                cache.keep_attr(turn, node.attr);
+                cache.keep_name(turn, parent, name, Some(node.attr.node));
+            }
+            Err(Errno::NOENT) => cache.keep_name(turn, parent, name, None),
+            Err(_) => {}
+        });
+        Ok(found.await?.attr)
     }
 
-    /// These nodes will not be asked about any more; with each, how often the server has told of it.
-    pub async fn forget(&self, nodes: impl IntoIterator<Item = (u64, u64)>) {
-        let nodes = nodes.into_iter().map(|(node, times)| Forgotten { node, times }).collect();
-        let _ = self.call(Forget { nodes }).await; // the session is over: nothing is known there any more
+    /// A listed node is used from now on. It counts: see [`forget`](Self::forget).
+    pub fn tell(&self, node: u64) {
+        self.inner.client.cache().tell(node);
+    }
+
+    /// A node that was found so often will not be asked about any more.
+    pub fn forget(&self, node: u64, times: u64) {
+        let mut cache = self.inner.client.cache();
+        cache.forget(node, times);
+        self.inner.client.may_forget(cache);
     }
 
     /// What a node is.
     pub async fn attr(&self, node: u64) -> Result<Attr, Errno> {
-        self.call(GetAttr { node }).await
+        if let Some(attr) = self.inner.client.cache().attr(now(), node) {
+            return Ok(attr);
+        }
+        self.learn(GetAttr { node }, |cache, turn, attr| {
+            if let Ok(attr) = attr {
+                cache.keep_attr(turn, *attr);
+            }
+        })
+        .await
+    }
+
+    /// What is known of a node without asking.
+    #[must_use]
+    pub fn known_attr(&self, node: u64) -> Option<Attr> {
+        self.inner.client.cache().attr(now(), node)
     }
 
     /// Changes attributes.
     pub async fn set_attr(&self, node: u64, change: Change) -> Result<Attr, Errno> {
         let Change { file, mode, uid, gid, size, accessed, modified, drops_set_id } = change;
+        // Where the file is open here alone, what it may do is asked anew.
+        let file = self.open_file(file).ok().and_then(|file| file.far.get().copied()).unwrap_or(0);
         let (accessed, modified) = (accessed.map(NewTime::from), modified.map(NewTime::from));
-        self.call(SetAttr { node, file, mode, uid, gid, size, accessed, modified, drops_set_id }).await
+        let ask = SetAttr { node, file, mode, uid, gid, size, accessed, modified, drops_set_id };
+        let change = OwnChange { node, name: None, bytes: size.map(|size| (size, u64::MAX)) };
+        self.change(ask, &[change], |_, _| {}).await
     }
 
     /// The target of a symbolic link.
     pub async fn read_link(&self, node: u64) -> Result<Bytes, Errno> {
-        Ok(self.call(ReadLink { node }).await?.data)
+        if let Some(target) = self.inner.client.cache().target(now(), node) {
+            return Ok(target);
+        }
+        let target = self.learn(ReadLink { node }, |cache, turn, content| {
+            if let Ok(content) = content {
+                cache.keep_target(turn, node, content.data.clone());
+            }
+        });
+        Ok(target.await?.data)
     }
 
     /// Makes a directory, pipe, socket, device file or plain file, by the kind in `mode`.
@@ -299,10 +500,11 @@ impl Remote {
         device: (u32, u32),
         caller: User,
     ) -> Result<Attr, Errno> {
-        let (name, target) = (Bytes::copy_from_slice(name), Bytes::new());
         let (device_major, device_minor) = device;
-        let make = Make { parent, name, mode, target, device_major, device_minor, caller: caller.into() };
-        Ok(self.call(make).await?.attr)
+        let (caller, target) = (caller.into(), Bytes::new());
+        let new_name = Bytes::copy_from_slice(name);
+        let make = Make { parent, name: new_name, mode, target, device_major, device_minor, caller };
+        self.make_node(make, parent, name).await
     }
 
     /// Makes a symbolic link.
@@ -322,7 +524,21 @@ impl Remote {
             device_minor: 0,
             caller: caller.into(),
         };
-        Ok(self.call(make).await?.attr)
+        self.make_node(make, parent, name).await
+    }
+
+    async fn make_node<O: Operation<Outcome = Node>>(
+        &self,
+        make: O,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Attr, Errno> {
+        let change = [OwnChange { node: parent, name: Some(name), bytes: None }];
+        let made = self.change(make, &change, |cache, made| {
+            cache.told(made.attr.node);
+            cache.tell(made.attr.node);
+        });
+        Ok(made.await?.attr)
     }
 
     /// Makes a file and opens it.
@@ -334,15 +550,36 @@ impl Remote {
         flags: OFlags,
         caller: User,
     ) -> Result<(Attr, u64), Errno> {
-        let name = Bytes::copy_from_slice(name);
-        let create = Create { parent, name, mode, flags: flags.bits(), caller: caller.into() };
-        let created = self.call(create).await?;
-        Ok((created.node.attr, created.file))
+        let new_name = Bytes::copy_from_slice(name);
+        let create = Create { parent, name: new_name, mode, flags: flags.bits(), caller: caller.into() };
+        let change = [OwnChange { node: parent, name: Some(name), bytes: None }];
+        let created = self.change(create, &change, |cache, created| {
+            let node = created.node.attr.node;
+            cache.told(node);
+            cache.tell(node);
+            // It may have been there, and longer.
+            let change = OwnChange { node, name: None, bytes: Some((0, u64::MAX)) };
+            cache.begin_change(&change);
+            cache.end_change(&change);
+        });
+        let created = created.await?;
+        let file = self.add_file(created.node.attr.node, flags, Some(created.file));
+        Ok((created.node.attr, file))
     }
 
     /// Removes a name.
     pub async fn remove(&self, parent: u64, name: &[u8], is_dir: bool) -> Result<(), Errno> {
-        self.call(Remove { parent, name: Bytes::copy_from_slice(name), is_dir }).await.map(drop)
+        let removed = self.known_name(parent, name);
+        let change = OwnChange { node: parent, name: Some(name), bytes: None };
+        let changes = std::iter::once(change).chain(removed).collect::<Vec<_>>();
+        let ask = Remove { parent, name: Bytes::copy_from_slice(name), is_dir };
+        self.change(ask, &changes, |_, _| {}).await.map(drop)
+    }
+
+    /// The node that a name leads to, as far as that is known: it will change with the name.
+    fn known_name(&self, parent: u64, name: &[u8]) -> Option<OwnChange<'static>> {
+        let node = self.inner.client.cache().look_up(now(), parent, name)??.node;
+        Some(OwnChange { node, name: None, bytes: None })
     }
 
     /// As renameat2(2).
@@ -352,30 +589,213 @@ impl Remote {
         (new_parent, new_name): (u64, &[u8]),
         flags: u32,
     ) -> Result<(), Errno> {
+        let moved = [self.known_name(parent, name), self.known_name(new_parent, new_name)];
+        let names = [(parent, name), (new_parent, new_name)];
+        let changes = names.map(|(node, name)| OwnChange { node, name: Some(name), bytes: None });
+        let changes = changes.into_iter().chain(moved.into_iter().flatten()).collect::<Vec<_>>();
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
-        self.call(Rename { parent, name, new_parent, new_name, flags }).await.map(drop)
+        let ask = Rename { parent, name, new_parent, new_name, flags };
+        self.change(ask, &changes, |_, _| {}).await.map(drop)
     }
 
     /// Gives a node another name.
     pub async fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
-        Ok(self.call(Link { node, parent, name: Bytes::copy_from_slice(name) }).await?.attr)
+        let changes = [
+            OwnChange { node: parent, name: Some(name), bytes: None },
+            OwnChange { node, name: None, bytes: None },
+        ];
+        let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
+        let linked = self.change(ask, &changes, |cache, linked| {
+            cache.told(linked.attr.node);
+            cache.tell(linked.attr.node);
+        });
+        Ok(linked.await?.attr)
     }
 
-    /// Opens a file or directory.
+    fn add_file(&self, node: u64, flags: OFlags, far: Option<u64>) -> u64 {
+        let file = OpenFile {
+            node,
+            flags,
+            far: tokio::sync::OnceCell::new_with(far),
+            writes: Mutex::default(),
+            reading: Mutex::default(),
+        };
+        let number = self.inner.last_file.fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.inner.files).insert(number, Arc::new(file));
+        number
+    }
+
+    fn open_file(&self, file: u64) -> Result<Arc<OpenFile>, Errno> {
+        lock(&self.inner.files).get(&file).cloned().ok_or(Errno::BADF)
+    }
+
+    /// The server's number of an open file.
+    async fn far(&self, file: &OpenFile) -> Result<u64, Errno> {
+        file.far.get_or_try_init(|| self.open_far(file.node, file.flags)).await.copied()
+    }
+
+    async fn open_far(&self, node: u64, flags: OFlags) -> Result<u64, Errno> {
+        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let ask = Open { node, flags: flags.bits() };
+        if writes {
+            let bytes = flags.contains(OFlags::TRUNC).then_some((0, u64::MAX));
+            return Ok(self.change(ask, &[OwnChange { node, name: None, bytes }], |_, _| {}).await?.file);
+        }
+        let opened = self.learn(ask, |cache, turn, opened| {
+            let Ok(opened) = opened else { return };
+            if let Some(attr) = opened.attr {
+                cache.keep_attr(turn, attr);
+                // A small one is all there now.
+                if let Some(content) = &opened.content {
+                    cache.keep_block(turn, node, 0, content.clone());
+                }
+            }
+        });
+        Ok(opened.await?.file)
+    }
+
+    /// Opens at the server what is open here alone, of these nodes.
+    async fn open_all(&self, nodes: &[Grant]) {
+        let nodes: std::collections::HashSet<u64> = nodes.iter().map(|grant| grant.node).collect();
+        let files: Vec<Arc<OpenFile>> = lock(&self.inner.files).values().cloned().collect();
+        for file in files.iter().filter(|file| nodes.contains(&file.node) && !file.far.initialized()) {
+            let _ = self.far(file).await; // it is gone already: its reader is told when it comes to that
+        }
+    }
+
+    /// Opens a file. One that is kept whole was allowed to be read: its reader need not ask.
     pub async fn open(&self, node: u64, flags: OFlags) -> Result<u64, Errno> {
-        Ok(self.call(Open { node, flags: flags.bits() }).await?.file)
+        let only_reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let is_kept = only_reads && {
+            let mut cache = self.inner.client.cache();
+            let size = cache.attr(now(), node).map(|attr| attr.size);
+            size.is_some_and(|size| size <= INLINE_BYTES_MAX as u64 && size > 0)
+                && cache.block(now(), node, 0).is_some_and(|block| Some(block.len() as u64) == size)
+        };
+        let far = if is_kept { None } else { Some(self.open_far(node, flags).await?) };
+        Ok(self.add_file(node, flags, far))
     }
 
-    /// Reads at most `length` bytes from `offset` on: fewer at the end of the file. 1 RTT, and the time of the bytes.
+    /// Reads at most `length` bytes from `offset` on: fewer at the end of the file. Nothing is waited for that is here.
     pub async fn read(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
+        let file = self.open_file(file)?;
         let length = length.min(READ_BYTES_MAX);
+        let Some(lease) = self.inner.client.cache().lease(now(), file.node) else {
+            return self.read_far(self.far(&file).await?, offset, length).await;
+        };
+        let size = self.attr(file.node).await?.size;
+        let wanted = size.saturating_sub(offset).min(length.into());
+        if wanted == 0 {
+            return Ok(Bytes::new());
+        }
+        let plan = lock(&file.reading).read(offset, wanted);
+        let (first, last) = (offset / BLOCK, (offset + wanted - 1) / BLOCK);
+        if let Plan::Ahead(until) = plan {
+            self.fetch(&file, first, until.min(size).saturating_sub(1) / BLOCK, size).await?;
+        }
+        let mut parts = Vec::with_capacity(2);
+        for place in first..=last {
+            let Some(block) = self.block(&file, place).await? else {
+                // It was not worth keeping, or is not to be kept any more.
+                return self.read_far(self.far(&file).await?, offset, length).await;
+            };
+            let from = offset.saturating_sub(place * BLOCK) as usize;
+            let to = ((offset + wanted - place * BLOCK) as usize).min(block.len());
+            if from >= to {
+                return self.read_far(self.far(&file).await?, offset, length).await;
+            }
+            parts.push(block.slice(from..to));
+        }
+        // Parts of before and after a change are no bytes that were ever there.
+        if first < last && self.inner.client.cache().lease(now(), file.node) != Some(lease) {
+            return self.read_far(self.far(&file).await?, offset, length).await;
+        }
+        match <[Bytes; 1]>::try_from(parts) {
+            Ok([whole]) => Ok(whole),
+            Err(parts) => Ok(parts.concat().into()),
+        }
+    }
+
+    /// A block that is here or on its way.
+    async fn block(&self, file: &OpenFile, place: u64) -> Result<Option<Bytes>, Errno> {
+        if let Some(block) = self.inner.client.cache().block(now(), file.node, place) {
+            return Ok(Some(block));
+        }
+        let coming = lock(&self.inner.coming).get(&(file.node, place)).cloned();
+        let Some(mut coming) = coming else { return Ok(None) };
+        let arrived = coming.borrow().clone();
+        let arrived = match arrived {
+            Some(arrived) => arrived,
+            None => {
+                lock(&file.reading).waited();
+                match coming.wait_for(Option::is_some).await.as_deref() {
+                    Ok(Some(arrived)) => arrived.clone(),
+                    _ => return Ok(None),
+                }
+            }
+        };
+        // Kept, or else it has been changed since it was asked for: then it may be old.
+        arrived?;
+        Ok(self.inner.client.cache().block(now(), file.node, place))
+    }
+
+    /// Has blocks fetched that are neither here nor on their way.
+    async fn fetch(&self, file: &Arc<OpenFile>, first: u64, last: u64, size: u64) -> Result<(), Errno> {
+        let mut missing = Vec::new();
+        {
+            let mut cache = self.inner.client.cache();
+            let coming = lock(&self.inner.coming);
+            let room = BLOCKS_COMING_MAX.saturating_sub(coming.len()).max(1);
+            for place in first..=last {
+                if missing.len() >= room {
+                    break;
+                }
+                if !coming.contains_key(&(file.node, place)) && cache.block(now(), file.node, place).is_none()
+                {
+                    missing.push(place);
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let far = self.far(file).await?;
+        for place in missing {
+            let (tell, coming) = watch::channel(None);
+            {
+                let mut table = lock(&self.inner.coming);
+                if table.contains_key(&(file.node, place)) {
+                    continue;
+                }
+                table.insert((file.node, place), coming);
+            }
+            let (remote, file) = (self.clone(), Arc::clone(file));
+            tokio::spawn(async move {
+                let length = (size - place * BLOCK).min(BLOCK) as u32;
+                let asking = Asking::begin(&remote.inner.client);
+                let read = remote.read_far(far, place * BLOCK, length).await;
+                if let Ok(data) = &read
+                    && data.len() == length as usize
+                {
+                    remote.inner.client.cache().keep_block(asking.turn, file.node, place, data.clone());
+                }
+                drop(asking);
+                tell.send_replace(Some(read));
+                lock(&remote.inner.coming).remove(&(file.node, place));
+            });
+        }
+        Ok(())
+    }
+
+    /// Reads at the server. 1 RTT, and the time of the bytes.
+    async fn read_far(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
         if length as usize <= INLINE_BYTES_MAX {
-            return Ok(self.call(Read { file, offset, length, transfer: 0 }).await?.data);
+            return Ok(self.call(Read { file, offset, length, transfer: 0 }).await.0?.data);
         }
         for _ in 0..READ_ATTEMPTS {
             let awaited = self.inner.client.transfers.expect(length as usize);
             let transfer = awaited.number;
-            let content = self.call(Read { file, offset, length, transfer }).await?;
+            let content = self.call(Read { file, offset, length, transfer }).await.0?;
             if content.on_lanes == 0 {
                 return Ok(content.data);
             }
@@ -389,37 +809,40 @@ impl Remote {
         Err(Errno::IO)
     }
 
-    /// Writes, all of it or an error. `appends`: the file is open for that, and the server chooses the place. 1 RTT, and
-    /// the time of the bytes.
-    pub async fn write(
-        &self,
-        file: u64,
-        offset: u64,
-        data: Bytes,
-        appends: bool,
-        drops_set_id: bool,
-    ) -> Result<(), Errno> {
+    /// Writes, all of it or an error. 1 RTT, and the time of the bytes.
+    pub async fn write(&self, file: u64, offset: u64, data: Bytes, drops_set_id: bool) -> Result<(), Errno> {
+        let file = self.open_file(file)?;
+        let far = self.far(&file).await?;
+        let appends = file.flags.contains(OFlags::APPEND);
+        let bytes = if appends { (0, u64::MAX) } else { (offset, offset.saturating_add(data.len() as u64)) };
+        let change = [OwnChange { node: file.node, name: None, bytes: Some(bytes) }];
+        let _changing = Changing::begin(&self.inner.client, &change);
         if data.len() <= INLINE_BYTES_MAX {
-            return self.call(Write { file, offset, data, drops_set_id }).await.map(drop);
+            return self.call(Write { file: far, offset, data, drops_set_id }).await.0.map(drop);
         }
         if appends || drops_set_id {
-            // One part after the other, in order.
+            // One part after the other, in order; where files are appended to, the server chooses the place.
             let mut at = 0;
             while at < data.len() {
                 let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
                 let (offset, length) = (offset + at as u64, part.len());
-                self.call(Write { file, offset, data: part, drops_set_id }).await?;
+                self.call(Write { file: far, offset, data: part, drops_set_id }).await.0?;
                 at += length;
             }
             return Ok(());
         }
-        self.write_over_lanes(file, offset, data).await
+        self.write_over_lanes(&file, far, offset, data).await
     }
 
-    async fn write_over_lanes(&self, file: u64, offset: u64, data: Bytes) -> Result<(), Errno> {
-        let writes = Arc::clone(lock(&self.inner.writes).entry(file).or_default());
+    async fn write_over_lanes(
+        &self,
+        file: &OpenFile,
+        far: u64,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), Errno> {
         let (under_way, settle) = {
-            let mut table = lock(&writes);
+            let mut table = lock(&file.writes);
             let number = table.next;
             table.next = table.next.checked_add(1).ok_or(Errno::OVERFLOW)?;
             table.under_way.insert(number);
@@ -428,22 +851,22 @@ impl Remote {
             if settle {
                 table.floor = floor;
             }
-            (UnderWay { writes: &writes, number }, settle.then_some(floor))
+            (UnderWay { writes: &file.writes, number }, settle.then_some(floor))
         };
         let length = data.len() as u64;
-        let object = object(file, under_way.number);
+        let object = object(far, under_way.number);
         let done = self.inner.client.transfers.send(object, offset, data);
         let session = &self.inner.session;
         session.lanes().push(Extent { object, offset, length, whole: false }).await;
         if let Some(below) = settle {
-            self.call(Settle { file, below, write: None }).await?;
+            self.call(Settle { file: far, below, write: None }).await.0?;
         }
         match done.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(Broken::GivenUp)) => {
                 let write = Some(under_way.number);
                 // It says why; if it does not, something is wrong.
-                self.call(Settle { file, below: 0, write }).await.and(Err(Errno::IO))
+                self.call(Settle { file: far, below: 0, write }).await.0.and(Err(Errno::IO))
             }
             Ok(Err(Broken::SessionOver)) | Err(_) => Err(Errno::IO),
         }
@@ -451,34 +874,67 @@ impl Remote {
 
     /// Makes a file's bytes durable, and all else of it unless `data_only`.
     pub async fn sync(&self, file: u64, data_only: bool) -> Result<(), Errno> {
-        self.call(Sync { file, data_only }).await.map(drop)
+        let file = self.far(&*self.open_file(file)?).await?;
+        self.call(Sync { file, data_only }).await.0.map(drop)
     }
 
-    /// Makes an open directory's names durable.
-    pub async fn sync_dir(&self, file: u64) -> Result<(), Errno> {
-        self.call(SyncDir { file }).await.map(drop)
+    /// Makes a directory's names durable.
+    pub async fn sync_dir(&self, node: u64) -> Result<(), Errno> {
+        self.call(SyncDir { node }).await.0.map(drop)
     }
 
-    /// Closes an open file or directory.
-    pub async fn close(&self, file: u64) -> Result<(), Errno> {
-        lock(&self.inner.writes).remove(&file);
-        self.call(Close { file }).await.map(drop)
+    /// Closes an open file; nothing that it has written is outstanding, so nobody waits.
+    pub fn close(&self, file: u64) {
+        let file = lock(&self.inner.files).remove(&file);
+        let Some(far) = file.and_then(|file| file.far.get().copied()) else { return };
+        let remote = self.clone();
+        tokio::spawn(async move {
+            let _ = remote.call(Close { file: far }).await; // or the session is over
+        });
     }
 
-    /// Names of an open directory from a place on, as [`Listed::next`] gives it; and whether these are the last.
-    pub async fn read_dir(&self, file: u64, from: u64) -> Result<(Vec<Listed>, bool), Errno> {
-        let listing = self.call(ReadDir { file, from }).await?;
-        Ok((listing.entries, listing.at_end))
+    /// All of a directory. The nodes in it count when they are used: see [`tell`](Self::tell).
+    pub async fn read_dir(&self, node: u64) -> Result<Arc<Vec<Listed>>, Errno> {
+        if let Some(listing) = self.inner.client.cache().listing(now(), node) {
+            return Ok(listing);
+        }
+        let asking = Asking::begin(&self.inner.client);
+        let mut entries: Vec<Listed> = Vec::new();
+        loop {
+            let from = entries.last().map_or(0, |entry| entry.next);
+            let part = self.learn(ReadDir { node, from }, |cache, turn, part| {
+                for attr in part.iter().flat_map(|part| &part.entries).filter_map(|entry| entry.attr) {
+                    cache.told(attr.node);
+                    cache.keep_attr(turn, attr);
+                }
+            });
+            let part = part.await?;
+            let stands_still = part.entries.is_empty();
+            entries.extend(part.entries);
+            if part.at_end || stands_still || entries.len() >= LISTING_ENTRIES_MAX {
+                break;
+            }
+        }
+        let listing = Arc::new(entries);
+        let mut cache = self.inner.client.cache();
+        if !cache.keep_listing(asking.turn, node, Arc::clone(&listing)) {
+            cache.give_up_listing(Arc::clone(&listing));
+        }
+        self.inner.client.may_forget(cache);
+        Ok(listing)
     }
 
     /// The file system that a node is on.
     pub async fn file_system(&self, node: u64) -> Result<FileSystem, Errno> {
-        self.call(StatFs { node }).await
+        self.call(StatFs { node }).await.0
     }
 
     /// The value of an extended attribute.
     pub async fn xattr(&self, node: u64, name: &[u8]) -> Result<Bytes, Errno> {
-        Ok(self.call(GetXattr { node, name: Bytes::copy_from_slice(name) }).await?.data)
+        if self.known_attr(node).is_some_and(|attr| attr.no_xattrs) {
+            return Err(Errno::NODATA);
+        }
+        Ok(self.call(GetXattr { node, name: Bytes::copy_from_slice(name) }).await.0?.data)
     }
 
     /// Sets an extended attribute; `flags` as in setxattr(2).
@@ -487,27 +943,37 @@ impl Remote {
             return Err(Errno::TOOBIG);
         }
         let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
-        self.call(SetXattr { node, name, value, flags }).await.map(drop)
+        let change = OwnChange { node, name: None, bytes: None };
+        self.change(SetXattr { node, name, value, flags }, &[change], |_, _| {}).await.map(drop)
     }
 
     /// The names of all extended attributes, each with a NUL behind it.
     pub async fn list_xattr(&self, node: u64) -> Result<Bytes, Errno> {
-        Ok(self.call(ListXattr { node }).await?.data)
+        if self.known_attr(node).is_some_and(|attr| attr.no_xattrs) {
+            return Ok(Bytes::new());
+        }
+        Ok(self.call(ListXattr { node }).await.0?.data)
     }
 
     /// Removes an extended attribute.
     pub async fn remove_xattr(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
-        self.call(RemoveXattr { node, name: Bytes::copy_from_slice(name) }).await.map(drop)
+        let change = OwnChange { node, name: None, bytes: None };
+        let ask = RemoveXattr { node, name: Bytes::copy_from_slice(name) };
+        self.change(ask, &[change], |_, _| {}).await.map(drop)
     }
 
     /// As fallocate(2).
     pub async fn allocate(&self, file: u64, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
-        self.call(Allocate { file, offset, length, mode }).await.map(drop)
+        let file = self.open_file(file)?;
+        let far = self.far(&file).await?;
+        let change = OwnChange { node: file.node, name: None, bytes: Some((offset, u64::MAX)) };
+        self.change(Allocate { file: far, offset, length, mode }, &[change], |_, _| {}).await.map(drop)
     }
 
     /// The next hole, or the next bytes, from `offset` on.
     pub async fn seek(&self, file: u64, offset: u64, hole: bool) -> Result<u64, Errno> {
-        Ok(self.call(Seek { file, offset, hole }).await?.count)
+        let file = self.far(&*self.open_file(file)?).await?;
+        Ok(self.call(Seek { file, offset, hole }).await.0?.count)
     }
 
     /// As copy_file_range(2): how many bytes, which may be fewer.
@@ -517,9 +983,65 @@ impl Remote {
         (to_file, to): (u64, u64),
         length: u64,
     ) -> Result<u64, Errno> {
-        Ok(self.call(CopyRange { from_file, from, to_file, to, length }).await?.count)
+        let (from_file, to_file) = (self.open_file(from_file)?, self.open_file(to_file)?);
+        let change = OwnChange { node: to_file.node, name: None, bytes: Some((to, u64::MAX)) };
+        let (from_file, to_file) = (self.far(&from_file).await?, self.far(&to_file).await?);
+        let ask = CopyRange { from_file, from, to_file, to, length };
+        Ok(self.change(ask, &[change], |_, _| {}).await?.count)
     }
 }
+
+/// A question under way; it ends when its asker gives up waiting, too.
+struct Asking<'a> {
+    client: &'a FilesClient,
+    turn: Turn,
+}
+
+impl<'a> Asking<'a> {
+    fn begin(client: &'a FilesClient) -> Self {
+        Self { client, turn: client.cache().begin() }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.client.cache().end(self.turn);
+    }
+}
+
+/// Changes of one's own under way, as above.
+struct Changing<'a> {
+    client: &'a FilesClient,
+    changes: &'a [OwnChange<'a>],
+}
+
+impl<'a> Changing<'a> {
+    fn begin(client: &'a FilesClient, changes: &'a [OwnChange<'a>]) -> Self {
+        let mut cache = client.cache();
+        changes.iter().for_each(|change| cache.begin_change(change));
+        drop(cache);
+        Self { client, changes }
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let mut cache = self.client.cache();
+        self.changes.iter().for_each(|change| cache.end_change(change));
+        self.client.may_forget(cache);
+    }
+}
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// In one message: 20 bytes each.
+const FORGOTTEN_AT_ONCE: usize = 2048;
+
+/// Others may follow.
+const FORGET_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a task outlives its session.
+const FORGET_TICK: Duration = Duration::from_secs(5);
 
 /// A file may become shorter more than once while it is read.
 const READ_ATTEMPTS: usize = 4;

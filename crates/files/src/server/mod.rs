@@ -6,9 +6,11 @@
 //! ```
 
 mod caller;
+mod coherence;
 mod nodes;
 mod open_files;
 mod operations;
+mod watch;
 mod workers;
 
 use std::collections::HashMap;
@@ -23,19 +25,47 @@ use rustix::io::Errno;
 
 use crate::access::Access;
 use crate::dir::Dir;
+use crate::lease::FileId;
 use crate::limits::SENDINGS_MAX;
-use crate::message::{Ask, Attach, Attached, Attr, Caller, Content, Notice, Read, encode_reply, write_of};
+use crate::message::{
+    Ask, Attach, Attached, Attr, Caller, Content, Nothing, Notice, Read, Reply, TOP, write_of,
+};
+pub use coherence::Changing;
+use coherence::{Change, Coherence};
 use nodes::{Nodes, stat};
 use open_files::{OpenFiles, Sending};
-use operations::Mounted;
+use operations::{Mounted, NameLocks};
 use workers::Workers;
 
 /// The handler of a session about files, at the server.
 pub struct FilesServer {
     access: Arc<dyn Access>,
+    shared: Arc<Shared>,
     state: RwLock<State>,
     /// Transfers on their way to the client, by the client's numbers.
     sendings: Mutex<HashMap<u64, Arc<Sending>>>,
+}
+
+/// What all sessions of a server share.
+#[derive(Debug)]
+pub struct Shared {
+    coherence: Arc<Coherence>,
+    names: Arc<NameLocks>,
+}
+
+impl Shared {
+    /// For one server; called on its runtime.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { coherence: Coherence::new(), names: Arc::default() })
+    }
+
+    /// As long as the returned lives, something else in this process changes files, such as a copy: that is noticed like
+    /// what other programs do.
+    #[must_use]
+    pub fn others_change(&self) -> Changing {
+        self.coherence.others_change()
+    }
 }
 
 #[derive(Clone, Default)]
@@ -65,8 +95,8 @@ impl std::fmt::Debug for FilesServer {
 impl FilesServer {
     /// For a client that may reach what `access` says.
     #[must_use]
-    pub fn new(access: Arc<dyn Access>) -> Arc<Self> {
-        Arc::new(Self { access, state: RwLock::default(), sendings: Mutex::default() })
+    pub fn new(access: Arc<dyn Access>, shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self { access, shared, state: RwLock::default(), sendings: Mutex::default() })
     }
 
     fn sendings(&self) -> MutexGuard<'_, HashMap<u64, Arc<Sending>>> {
@@ -82,12 +112,14 @@ impl FilesServer {
 
     async fn answer(self: Arc<Self>, session: Session, body: Bytes) -> Bytes {
         match Ask::from_bytes(body) {
-            Some(Ask::Attach(attach)) => encode_reply(Ok(self.attach(session, attach).await)),
-            Some(Ask::Read(read)) => encode_reply(self.read(&session, read).await),
-            Some(ask) => self.operate(ask).await,
+            Some(Ask::Attach(attach)) => Reply::new(Ok(self.attach(session, attach).await), Vec::new()),
+            Some(Ask::Read(read)) => Reply::new(self.read(&session, read).await, Vec::new()),
+            Some(Ask::Renew(_)) => Reply::new(self.renew(), Vec::new()),
+            Some(ask) => self.operate(ask).await.unwrap_or_else(Reply::failed),
             // Of a later version, or broken.
-            None => encode_reply(Err::<Attr, _>(Errno::NOSYS)),
+            None => Reply::failed(Errno::NOSYS),
         }
+        .into_bytes()
     }
 
     async fn attach(&self, session: Session, attach: Attach) -> Attached {
@@ -95,8 +127,9 @@ impl FilesServer {
         let begun = async {
             let cannot = |error: &dyn std::fmt::Display| format!("the server cannot begin: {error}");
             let workers = Workers::start(&self.access).map_err(|error| cannot(&error))?;
-            let access = Arc::clone(&self.access);
-            let found = workers.run(move || Ok(find(&*access, &attach.path))).await;
+            let (access, shared, joining) =
+                (Arc::clone(&self.access), Arc::clone(&self.shared), session.clone());
+            let found = workers.run(move || Ok(find(&*access, &shared, joining, &attach.path))).await;
             let (mounted, top) = found.map_err(|error| cannot(&error))??;
             Ok::<_, String>((mounted, top, workers))
         };
@@ -122,14 +155,31 @@ impl FilesServer {
         attached
     }
 
-    /// Carries out what is one operation and no more.
-    async fn operate(&self, ask: Ask) -> Bytes {
-        let reply = async {
-            let attachment = self.attachment()?;
-            let mounted = Arc::clone(&attachment.mounted);
-            attachment.workers.run(move || Ok(carry_out(&mounted, ask))).await
-        };
-        reply.await.unwrap_or_else(|error| encode_reply(Err::<Attr, _>(error)))
+    /// Carries out what is one operation and no more, when nobody else keeps what it changes.
+    async fn operate(&self, ask: Ask) -> Result<Reply, Errno> {
+        let attachment = self.attachment()?;
+        let ask = Arc::new(ask);
+        let mut held = None;
+        loop {
+            let (mounted, now) = (Arc::clone(&attachment.mounted), Arc::clone(&ask));
+            let step = attachment.workers.run(move || Ok(step(&mounted, &now, held))).await?;
+            match step {
+                Step::Done(reply) => return Ok(reply),
+                Step::DoneWhen(reply, change) => {
+                    change.ready().await;
+                    return Ok(reply);
+                }
+                Step::Again(under_way) => {
+                    under_way.change.ready().await;
+                    held = Some(under_way);
+                }
+            }
+        }
+    }
+
+    fn renew(&self) -> Result<Nothing, Errno> {
+        let mounted = &self.attachment()?.mounted;
+        if mounted.coherence.may_renew(mounted.client) { Ok(Nothing {}) } else { Err(Errno::AGAIN) }
     }
 
     async fn read(&self, session: &Session, read: Read) -> Result<Content, Errno> {
@@ -160,59 +210,130 @@ impl FilesServer {
 }
 
 /// Finds what is to be mounted; called with the user's rights.
-fn find(access: &dyn Access, path: &[u8]) -> Result<(Mounted, Attr), String> {
+fn find(
+    access: &dyn Access,
+    shared: &Shared,
+    session: Session,
+    path: &[u8],
+) -> Result<(Mounted, Attr), String> {
     let ((dir, below), read_only) = match access.resolve(path, true) {
         Ok(found) => (found, false),
         Err(_) => (access.resolve(path, false)?, true),
     };
-    let mount = || Mounted::at(&dir.open_beneath(&below)?, read_only);
+    let mount = || Mounted::at(&dir.open_beneath(&below)?, shared, Some(session), read_only);
     mount().map_err(|error: std::io::Error| error.to_string())
 }
 
 impl Mounted {
     /// All below a directory, with the rights of the calling thread.
-    fn at(top: &Dir, read_only: bool) -> std::io::Result<(Self, Attr)> {
+    fn at(
+        top: &Dir,
+        shared: &Shared,
+        session: Option<Session>,
+        read_only: bool,
+    ) -> std::io::Result<(Self, Attr)> {
         let top = top.fd()?;
         let nodes = Nodes::below(Arc::clone(&top))?;
-        let stat = stat(&top)?;
-        let top = Attr::of(&stat, nodes.number(&stat));
+        let attr = Attr::of(&stat(&top)?, TOP, false);
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        let user = Caller { uid: uid.as_raw(), gid: gid.as_raw() };
-        let files = OpenFiles::default();
-        Ok((Self { nodes, files, read_only, user, acts_for_all: uid.is_root() }, top))
+        let (coherence, names) = (Arc::clone(&shared.coherence), Arc::clone(&shared.names));
+        let mounted = Self {
+            client: coherence.join(session, nodes.top()),
+            coherence,
+            names,
+            nodes,
+            files: OpenFiles::default(),
+            read_only,
+            user: Caller { uid: uid.as_raw(), gid: gid.as_raw() },
+            acts_for_all: uid.is_root(),
+        };
+        Ok((mounted, attr))
     }
 }
 
-fn carry_out(mounted: &Mounted, ask: Ask) -> Bytes {
-    match ask {
-        // Elsewhere: they need more than the files.
-        Ask::Attach(_) | Ask::Read(_) => encode_reply(Err::<Attr, _>(Errno::NOSYS)),
-        Ask::Lookup(ask) => encode_reply(mounted.look_up(&ask)),
-        Ask::Forget(ask) => encode_reply(mounted.forget(&ask)),
-        Ask::GetAttr(ask) => encode_reply(mounted.get_attr(ask)),
-        Ask::SetAttr(ask) => encode_reply(mounted.set_attr(ask)),
-        Ask::ReadLink(ask) => encode_reply(mounted.read_link(ask)),
-        Ask::Make(ask) => encode_reply(mounted.make(&ask)),
-        Ask::Create(ask) => encode_reply(mounted.create(&ask)),
-        Ask::Remove(ask) => encode_reply(mounted.remove(&ask)),
-        Ask::Rename(ask) => encode_reply(mounted.rename(&ask)),
-        Ask::Link(ask) => encode_reply(mounted.link(&ask)),
-        Ask::Open(ask) => encode_reply(mounted.open(ask)),
-        Ask::Write(ask) => encode_reply(mounted.write(&ask)),
-        Ask::Settle(ask) => encode_reply(mounted.settle(ask)),
-        Ask::Sync(ask) => encode_reply(mounted.sync(ask)),
-        Ask::Close(ask) => encode_reply(mounted.close(ask)),
-        Ask::ReadDir(ask) => encode_reply(mounted.read_dir(ask)),
-        Ask::StatFs(ask) => encode_reply(mounted.stat_fs(ask)),
-        Ask::GetXattr(ask) => encode_reply(mounted.get_xattr(&ask)),
-        Ask::SetXattr(ask) => encode_reply(mounted.set_xattr(&ask)),
-        Ask::ListXattr(ask) => encode_reply(mounted.list_xattr(ask)),
-        Ask::RemoveXattr(ask) => encode_reply(mounted.remove_xattr(&ask)),
-        Ask::Allocate(ask) => encode_reply(mounted.allocate(ask)),
-        Ask::Seek(ask) => encode_reply(mounted.seek(ask)),
-        Ask::CopyRange(ask) => encode_reply(mounted.copy_range(ask)),
-        Ask::SyncDir(ask) => encode_reply(mounted.sync_dir(ask)),
+/// How far an operation has come.
+enum Step {
+    Done(Reply),
+    /// It has been carried out; its asker is told when nobody keeps what was before.
+    DoneWhen(Reply, Arc<Change>),
+    /// To be tried again when this change is ready.
+    Again(UnderWay),
+}
+
+/// A change that has been begun.
+struct UnderWay {
+    change: Arc<Change>,
+    files: Vec<FileId>,
+}
+
+/// Carries an operation out, unless others keep what it changes.
+fn step(mounted: &Mounted, ask: &Ask, held: Option<UnderWay>) -> Step {
+    let failed = |errno| Step::Done(Reply::failed(errno));
+    let touched = match mounted.touched(ask) {
+        Ok(Some(touched)) => touched,
+        Ok(None) => return carry_out(mounted, ask, None),
+        Err(errno) => return failed(errno),
+    };
+    if mounted.read_only {
+        return failed(Errno::ROFS);
     }
+    // What the names lead to is looked at again, now that it cannot change.
+    let _locked = mounted.names.lock(&touched.dirs);
+    let files = match mounted.touched(ask) {
+        Ok(touched) => touched.map(|touched| touched.files).unwrap_or_default(),
+        Err(errno) => return failed(errno),
+    };
+    let under_way = match held {
+        Some(held) if files.iter().all(|file| held.files.contains(file)) => held,
+        held => {
+            let change = Arc::new(mounted.coherence.change(mounted.client, files.iter().copied()));
+            drop(held);
+            UnderWay { change, files }
+        }
+    };
+    if under_way.change.is_ready() {
+        carry_out(mounted, ask, Some(under_way.change))
+    } else {
+        Step::Again(under_way)
+    }
+}
+
+fn carry_out(mounted: &Mounted, ask: &Ask, change: Option<Arc<Change>>) -> Step {
+    let mut grants = Vec::new();
+    let some = &mut grants;
+    let reply = match ask {
+        // Elsewhere: they need more than the files.
+        Ask::Attach(_) | Ask::Read(_) | Ask::Renew(_) => Reply::failed(Errno::NOSYS),
+        Ask::Create(ask) => match mounted.create(ask, some) {
+            Ok((created, change)) => return Step::DoneWhen(Reply::new(Ok(created), grants), change),
+            Err(errno) => Reply::failed(errno),
+        },
+        Ask::Lookup(ask) => Reply::new(mounted.look_up(ask, some), grants),
+        Ask::Forget(ask) => Reply::new(mounted.forget(ask), grants),
+        Ask::GetAttr(ask) => Reply::new(mounted.get_attr(*ask, some), grants),
+        Ask::SetAttr(ask) => Reply::new(mounted.set_attr(*ask), grants),
+        Ask::ReadLink(ask) => Reply::new(mounted.read_link(*ask, some), grants),
+        Ask::Make(ask) => Reply::new(mounted.make(ask, some), grants),
+        Ask::Remove(ask) => Reply::new(mounted.remove(ask), grants),
+        Ask::Rename(ask) => Reply::new(mounted.rename(ask), grants),
+        Ask::Link(ask) => Reply::new(mounted.link(ask, some), grants),
+        Ask::Open(ask) => Reply::new(mounted.open(*ask, change, some), grants),
+        Ask::Write(ask) => Reply::new(mounted.write(ask), grants),
+        Ask::Settle(ask) => Reply::new(mounted.settle(*ask), grants),
+        Ask::Sync(ask) => Reply::new(mounted.sync(*ask), grants),
+        Ask::Close(ask) => Reply::new(mounted.close(*ask), grants),
+        Ask::ReadDir(ask) => Reply::new(mounted.read_dir(*ask, some), grants),
+        Ask::StatFs(ask) => Reply::new(mounted.stat_fs(*ask), grants),
+        Ask::GetXattr(ask) => Reply::new(mounted.get_xattr(ask), grants),
+        Ask::SetXattr(ask) => Reply::new(mounted.set_xattr(ask), grants),
+        Ask::ListXattr(ask) => Reply::new(mounted.list_xattr(*ask), grants),
+        Ask::RemoveXattr(ask) => Reply::new(mounted.remove_xattr(ask), grants),
+        Ask::Allocate(ask) => Reply::new(mounted.allocate(*ask), grants),
+        Ask::Seek(ask) => Reply::new(mounted.seek(*ask), grants),
+        Ask::CopyRange(ask) => Reply::new(mounted.copy_range(*ask), grants),
+        Ask::SyncDir(ask) => Reply::new(mounted.sync_dir(*ask), grants),
+    };
+    Step::Done(reply)
 }
 
 impl Pieces for FilesServer {
@@ -229,7 +350,7 @@ impl Pieces for FilesServer {
         self.done(extent.object, extent.length);
         // The client still waits for bytes that cannot be read any more; if it does not, it passes this over.
         if let Ok(attachment) = self.attachment() {
-            let notice = Notice { broken_transfer: extent.object };
+            let notice = Notice { broken_transfer: extent.object, broken_leases: Vec::new() };
             let session = attachment.session.clone();
             attachment.runtime.spawn(async move {
                 let _ = session.request(notice.encode_to_vec().into()).await; // or the session is over
@@ -260,7 +381,11 @@ impl Handler for FilesServer {
     }
 
     fn ended(&self, _end: &SessionEnd) {
-        *self.state.write().unwrap_or_else(PoisonError::into_inner) = State::Over;
+        let state =
+            std::mem::replace(&mut *self.state.write().unwrap_or_else(PoisonError::into_inner), State::Over);
+        if let State::Attached(attachment) = state {
+            attachment.mounted.coherence.leave(attachment.mounted.client);
+        }
         self.sendings().clear();
     }
 }

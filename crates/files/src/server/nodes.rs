@@ -1,7 +1,6 @@
 //! The nodes that a session knows, and the way to them.
 //!
-//! A node is found again by its parent and its name there; that it is the same file, its number on the file system and
-//! the time of its birth say. Of those used last a descriptor (`O_PATH`) is kept, so that they stay the same through
+//! A node is found again by its parent and its name there; that it is the same file, its [`FileId`] says. Of those used last a descriptor (`O_PATH`) is kept, so that they stay the same through
 //! renames at the server. What is open, or has lost its name, keeps its descriptor.
 
 use std::collections::{HashMap, VecDeque};
@@ -11,32 +10,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, makedev};
 use rustix::io::Errno;
 
+use crate::lease::FileId;
 use crate::limits::{DEPTH_MAX, NAMELESS_NODES_MAX, NODES_MAX, NODES_OPEN_MAX};
 use crate::message::{TOP, node_number};
 use crate::name::Name;
 
-/// A file, for ever: numbers are used again, but not with the same time of birth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
-    /// Zero where the file system does not know it.
-    born: (i64, u32),
-}
-
-impl Identity {
-    fn of(stat: &Statx) -> Self {
-        Self {
-            device: makedev(stat.stx_dev_major, stat.stx_dev_minor),
-            inode: stat.stx_ino,
-            born: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
-        }
+/// The file that `stat` describes.
+pub(super) fn file_id(stat: &Statx) -> FileId {
+    let (seconds, nanos) = (stat.stx_btime.tv_sec as u64, u64::from(stat.stx_btime.tv_nsec));
+    FileId {
+        device: makedev(stat.stx_dev_major, stat.stx_dev_minor),
+        inode: stat.stx_ino,
+        born: seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos),
     }
 }
 
 #[derive(Debug)]
 struct Known {
-    identity: Identity,
+    file: FileId,
     parent: u64,
     name: Name,
     /// How often the client was told of it, and has not forgotten it.
@@ -60,16 +51,21 @@ struct Table {
 #[derive(Debug)]
 pub(super) struct Nodes {
     top: Arc<OwnedFd>,
-    top_identity: Identity,
+    top_id: FileId,
     table: Mutex<Table>,
 }
 
 /// What statx(2) says of an open file or path.
 pub(super) fn stat(fd: impl AsFd) -> Result<Statx, Errno> {
-    stat_at(fd, "", AtFlags::EMPTY_PATH)
+    stat_flags(fd, "", AtFlags::EMPTY_PATH)
 }
 
-fn stat_at(dir: impl AsFd, name: impl rustix::path::Arg, flags: AtFlags) -> Result<Statx, Errno> {
+/// As above, of a name in a directory.
+pub(super) fn stat_at(dir: impl AsFd, name: &Name) -> Result<Statx, Errno> {
+    stat_flags(dir, name.as_os_str(), AtFlags::empty())
+}
+
+fn stat_flags(dir: impl AsFd, name: impl rustix::path::Arg, flags: AtFlags) -> Result<Statx, Errno> {
     let flags = flags | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
 }
@@ -77,31 +73,45 @@ fn stat_at(dir: impl AsFd, name: impl rustix::path::Arg, flags: AtFlags) -> Resu
 impl Nodes {
     /// The nodes from `top` downward.
     pub(super) fn below(top: Arc<OwnedFd>) -> Result<Self, Errno> {
-        let top_identity = Identity::of(&stat(&top)?);
-        Ok(Self { top, top_identity, table: Mutex::default() })
+        let top_id = file_id(&stat(&top)?);
+        Ok(Self { top, top_id, table: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The directory that all are below.
+    pub(super) fn top(&self) -> FileId {
+        self.top_id
+    }
+
     /// The number of the node that `stat` describes.
     pub(super) fn number(&self, stat: &Statx) -> u64 {
-        let Identity { device, inode, .. } = Identity::of(stat);
-        node_number(device, inode, self.top_identity.device, self.top_identity.inode)
+        node_number(file_id(stat), self.top())
+    }
+
+    /// The file that a node is, and the directory that it was found in last; the top is in none.
+    pub(super) fn file(&self, node: u64) -> Result<(FileId, Option<u64>), Errno> {
+        if node == TOP {
+            return Ok((self.top(), None));
+        }
+        let table = self.lock();
+        let known = table.nodes.get(&node).ok_or(Errno::STALE)?;
+        Ok((known.file, Some(known.parent)))
     }
 
     /// A descriptor (`O_PATH`) of a node.
     pub(super) fn fd(&self, node: u64) -> Result<Arc<OwnedFd>, Errno> {
         let (mut fd, way) = self.way_to(node)?;
-        for (node, name, identity) in way.into_iter().rev() {
+        for (node, name, file) in way.into_iter().rev() {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let opened = match rustix::fs::openat(&*fd, name.as_os_str(), flags, Mode::empty()) {
                 Ok(opened) => opened,
                 Err(Errno::NOENT | Errno::NOTDIR) => return Err(Errno::STALE),
                 Err(error) => return Err(error),
             };
-            if Identity::of(&stat(&opened)?) != identity {
+            if file_id(&stat(&opened)?) != file {
                 return Err(Errno::STALE);
             }
             fd = Arc::new(opened);
@@ -112,7 +122,7 @@ impl Nodes {
 
     /// The nearest open directory above a node, or the node itself, and the way down from there, last step first.
     #[allow(clippy::type_complexity)]
-    fn way_to(&self, node: u64) -> Result<(Arc<OwnedFd>, Vec<(u64, Name, Identity)>), Errno> {
+    fn way_to(&self, node: u64) -> Result<(Arc<OwnedFd>, Vec<(u64, Name, FileId)>), Errno> {
         let table = self.lock();
         let mut way = Vec::new();
         let mut at = node;
@@ -124,7 +134,7 @@ impl Nodes {
             if way.len() >= DEPTH_MAX {
                 return Err(Errno::STALE); // names moved about at the server have made a ring
             }
-            way.push((at, known.name.clone(), known.identity));
+            way.push((at, known.name.clone(), known.file));
             at = known.parent;
         }
         Ok((Arc::clone(&self.top), way))
@@ -140,69 +150,42 @@ impl Nodes {
         table.close_oldest();
     }
 
-    /// What has this name in a directory; the client is told of it.
-    pub(super) fn look_up(&self, parent: u64, name: &Name) -> Result<(u64, Statx), Errno> {
-        let dir = self.fd(parent)?;
-        let stat = stat_at(&*dir, name.as_os_str(), AtFlags::empty())?;
-        Ok((self.tell(parent, name, &stat)?, stat))
-    }
-
-    /// As [`look_up`](Self::look_up), from an open directory.
-    pub(super) fn look_up_in(&self, dir: impl AsFd, parent: u64, name: &Name) -> Result<(u64, Statx), Errno> {
-        let stat = stat_at(dir, name.as_os_str(), AtFlags::empty())?;
-        Ok((self.tell(parent, name, &stat)?, stat))
-    }
-
     /// Notes that the client is told of the node with this name.
     pub(super) fn tell(&self, parent: u64, name: &Name, stat: &Statx) -> Result<u64, Errno> {
         let node = self.number(stat);
         if node == TOP {
             return Ok(TOP); // a mount of the top below itself
         }
-        let identity = Identity::of(stat);
+        let file = file_id(stat);
         let mut table = self.lock();
         let full = table.nodes.len() >= NODES_MAX;
         match table.nodes.get_mut(&node) {
-            Some(known) if known.identity == identity => {
+            Some(known) if known.file == file => {
                 known.told += 1;
                 if !known.nameless {
                     (known.parent, known.name) = (parent, name.clone());
                 }
             }
-            // Its number went to another file: what the client knew is gone.
-            Some(known) if known.opens == 0 => {
-                let told = known.told + 1;
-                let nameless = std::mem::replace(
-                    known,
-                    Known { identity, parent, name: name.clone(), told, opens: 0, nameless: false, fd: None },
-                );
-                table.nameless -= usize::from(nameless.nameless);
-            }
+            // Two files with one number: see `node_number`.
             Some(_) => return Err(Errno::STALE),
             None if full => return Err(Errno::NFILE),
             None => {
-                let known = Known {
-                    identity,
-                    parent,
-                    name: name.clone(),
-                    told: 1,
-                    opens: 0,
-                    nameless: false,
-                    fd: None,
-                };
+                let name = name.clone();
+                let known = Known { file, parent, name, told: 1, opens: 0, nameless: false, fd: None };
                 table.nodes.insert(node, known);
             }
         }
         Ok(node)
     }
 
-    /// The client has forgotten what it was told so often.
-    pub(super) fn forget(&self, node: u64, times: u64) {
+    /// The client has forgotten what it was told so often; gives the file that it does not know at all any more.
+    pub(super) fn forget(&self, node: u64, times: u64) -> Option<FileId> {
         let mut table = self.lock();
-        if let Some(known) = table.nodes.get_mut(&node) {
-            known.told = known.told.saturating_sub(times);
-            table.remove_if_unused(node);
-        }
+        let known = table.nodes.get_mut(&node)?;
+        known.told = known.told.saturating_sub(times);
+        let file = (known.told == 0).then_some(known.file);
+        table.remove_if_unused(node);
+        file
     }
 
     /// A file of the node is opened, or closed: it keeps its descriptor meanwhile.
@@ -228,7 +211,7 @@ impl Nodes {
 
     /// What has this name in a directory is about to lose it: if it is known, it stays open until it is forgotten.
     pub(super) fn will_lose_name(&self, dir: impl AsFd, name: &Name) {
-        let Ok(stat) = stat_at(dir, name.as_os_str(), AtFlags::empty()) else { return };
+        let Ok(stat) = stat_at(dir, name) else { return };
         let node = self.number(&stat);
         // Open, or not known at all.
         if self.fd(node).is_err() {
@@ -247,11 +230,11 @@ impl Nodes {
 
     /// What has this name now, if it is known, is found by it from now on.
     pub(super) fn has_name(&self, dir: impl AsFd, parent: u64, name: &Name) {
-        let Ok(stat) = stat_at(dir, name.as_os_str(), AtFlags::empty()) else { return };
-        let (node, identity) = (self.number(&stat), Identity::of(&stat));
+        let Ok(stat) = stat_at(dir, name) else { return };
+        let (node, file) = (self.number(&stat), file_id(&stat));
         let mut table = self.lock();
         let Some(known) = table.nodes.get_mut(&node) else { return };
-        if known.identity == identity {
+        if known.file == file {
             (known.parent, known.name) = (parent, name.clone());
             let nameless = std::mem::take(&mut known.nameless);
             table.nameless -= usize::from(nameless);

@@ -1,4 +1,4 @@
-//! The files and directories that a session has open.
+//! The files that a session has open.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::IoSliceMut;
@@ -8,19 +8,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+use super::coherence::Change;
 use crate::limits::{FILES_OPEN_MAX, WRITES_OPEN_MAX};
 use crate::ranges::RangeSet;
 
-/// An open file or directory.
+/// An open file.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) fd: OwnedFd,
     pub(super) node: u64,
     /// One may write at places of one's own choosing: it is open for writing, and not for appending.
     pub(super) takes_pieces: bool,
-    pub(super) is_dir: bool,
-    /// The place in the listing of a directory: one lister at a time.
-    pub(super) listing: Mutex<()>,
+    /// It is being changed as long as it is open for writing.
+    _change: Option<Arc<Change>>,
     writes: Mutex<Writes>,
     written: Condvar,
 }
@@ -51,16 +51,8 @@ enum Claim {
 }
 
 impl OpenFile {
-    pub(super) fn new(fd: OwnedFd, node: u64, takes_pieces: bool, is_dir: bool) -> Self {
-        Self {
-            fd,
-            node,
-            takes_pieces,
-            is_dir,
-            listing: Mutex::default(),
-            writes: Mutex::default(),
-            written: Condvar::new(),
-        }
+    pub(super) fn new(fd: OwnedFd, node: u64, takes_pieces: bool, change: Option<Arc<Change>>) -> Self {
+        Self { fd, node, takes_pieces, _change: change, writes: Mutex::default(), written: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writes> {
@@ -228,7 +220,7 @@ mod tests {
     fn open_file(takes_pieces: bool) -> (OpenFile, std::fs::File) {
         let file = tempfile::tempfile().unwrap();
         let fd = file.try_clone().unwrap().into();
-        (OpenFile::new(fd, 7, takes_pieces, false), file)
+        (OpenFile::new(fd, 7, takes_pieces, None), file)
     }
 
     fn bytes(file: &std::fs::File) -> Vec<u8> {
@@ -255,7 +247,7 @@ mod tests {
     #[test]
     fn a_write_that_fails_says_why() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let open = OpenFile::new(full.into(), 7, true, false);
+        let open = OpenFile::new(full.into(), 7, true, None);
         assert!(!open.store_piece(3, 0, b"x"));
         assert!(!open.store_piece(3, 5, b"x"), "the rest is not wanted");
         assert_eq!(open.settle(0, Some(3)), Err(Errno::NOSPC));

@@ -1,37 +1,44 @@
 //! The operations, each in a few system calls, on a thread with the user's rights.
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RawDir, RenameFlags, SeekFrom, Timespec,
-    Timestamps, Uid, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RawDir, RenameFlags, SeekFrom, Statx,
+    Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
 use super::caller::as_caller;
-use super::nodes::{Nodes, stat};
+use super::coherence::{Change, Coherence};
+use super::nodes::{Nodes, file_id, stat, stat_at};
 use super::open_files::{OpenFile, OpenFiles, Sending, write_all_at};
+use crate::lease::{Client, FileId};
 use crate::limits::{
-    INLINE_BYTES_MAX, LISTING_BYTES, READ_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+    INLINE_BYTES_MAX, LISTING_BYTES, NAME_LOCKS, READ_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use crate::message::{
-    Allocate, Attr, Caller, Close, Content, CopyRange, Count, Create, Created, FileSystem, Forget, GetAttr,
-    GetXattr, Link, ListXattr, Listed, Listing, Lookup, Make, NewTime, Node, Nothing, Open, Opened, Read,
-    ReadDir, ReadLink, Remove, RemoveXattr, Rename, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir,
-    Write,
+    Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created, FileSystem, Forget,
+    GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Listing, Lookup, Make, NewTime, Node, Nothing, Open,
+    Opened, Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename, Seek, SetAttr, SetXattr, Settle, StatFs,
+    Sync, SyncDir, TOP, Write,
 };
 use crate::name::Name;
 
 /// What a session is attached to.
 #[derive(Debug)]
 pub(super) struct Mounted {
+    pub(super) coherence: Arc<Coherence>,
+    pub(super) client: Client,
+    /// Of directories whose names are being changed.
+    pub(super) names: Arc<NameLocks>,
     pub(super) nodes: Nodes,
     pub(super) files: OpenFiles,
     pub(super) read_only: bool,
@@ -39,6 +46,31 @@ pub(super) struct Mounted {
     pub(super) user: Caller,
     /// The client's word is taken for who does something.
     pub(super) acts_for_all: bool,
+}
+
+/// See [`Mounted::touched`].
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    pub(super) files: Vec<FileId>,
+    pub(super) dirs: Vec<FileId>,
+}
+
+/// Operations that change names in the same directory are carried out one after the other: what has a name does not
+/// change between being looked at and being changed. Of several directories the locks are taken in one order.
+#[derive(Debug)]
+pub(super) struct NameLocks([Mutex<()>; NAME_LOCKS]);
+
+impl Default for NameLocks {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Mutex::default()))
+    }
+}
+
+impl NameLocks {
+    pub(super) fn lock(&self, dirs: &[FileId]) -> Vec<MutexGuard<'_, ()>> {
+        let places: BTreeSet<usize> = dirs.iter().map(|dir| dir.inode as usize % NAME_LOCKS).collect();
+        places.into_iter().map(|place| self.0[place].lock().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
 }
 
 /// What of open(2)'s flags a client may ask for. `O_DIRECT` is its own affair.
@@ -72,6 +104,27 @@ fn xattr_name(name: &Bytes) -> Result<&OsStr, Errno> {
     Ok(OsStr::from_bytes(name))
 }
 
+/// Whether a count of extended attributes says that there are none.
+fn is_none(bytes: Result<usize, Errno>) -> bool {
+    matches!(bytes, Ok(0) | Err(Errno::OPNOTSUPP))
+}
+
+fn read_inline(fd: &OwnedFd, offset: u64, wanted: usize) -> Result<Bytes, Errno> {
+    let mut data = vec![0; wanted];
+    let mut filled = 0;
+    while filled < wanted {
+        match rustix::io::pread(fd, &mut data[filled..], offset.saturating_add(filled as u64)) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(Errno::INTR) => {}
+            Err(_) if filled > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    data.truncate(filled);
+    Ok(data.into())
+}
+
 fn may_write(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR)
 }
@@ -81,30 +134,102 @@ impl Mounted {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
+    /// Notes a lease on what will be read next of a node, if the client may have one. `in_dir`: it is in a directory in
+    /// which changes are noticed.
+    fn grant(&self, node: u64, stat: &Statx, in_dir: bool, grants: &mut Vec<Grant>) -> Result<(), Errno> {
+        let is_dir = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+        let file = file_id(stat);
+        // A directory's names, and other names of a file, are not in that directory.
+        let own_mark = is_dir || stat.stx_nlink > 1;
+        if (in_dir || node == TOP)
+            && (!own_mark || self.coherence.watch_file(file, &*self.nodes.fd(node)?))
+            && let Some(serial) = self.coherence.grant(self.client, file)
+        {
+            grants.push(Grant { node, serial });
+        }
+        Ok(())
+    }
+
     fn attr(&self, fd: impl AsFd) -> Result<Attr, Errno> {
-        let stat = stat(fd)?;
-        Ok(Attr::of(&stat, self.nodes.number(&stat)))
+        let stat = stat(&fd)?;
+        let no_xattrs = is_none(rustix::fs::listxattr_query(path_of(&fd)));
+        Ok(Attr::of(&stat, self.nodes.number(&stat), no_xattrs))
+    }
+
+    /// What a node is, and leave to keep it.
+    fn attr_of(&self, node: u64, grants: &mut Vec<Grant>) -> Result<Attr, Errno> {
+        self.grant_node(node, grants)?;
+        self.attr(&*self.nodes.fd(node)?)
+    }
+
+    fn grant_node(&self, node: u64, grants: &mut Vec<Grant>) -> Result<(), Errno> {
+        let (_, parent) = self.nodes.file(node)?;
+        // The directory may be gone: then the file has no name there.
+        let in_dir = parent.is_some_and(|parent| self.watched_dir(parent).is_ok_and(|dir| dir.is_some()));
+        self.grant(node, &stat(&*self.nodes.fd(node)?)?, in_dir, grants)
+    }
+
+    /// The directory, if changes that are made directly in it will be noticed.
+    fn watched_dir(&self, dir: u64) -> Result<Option<FileId>, Errno> {
+        let (file, _) = self.nodes.file(dir)?;
+        Ok(self.coherence.watch_file(file, &*self.nodes.fd(dir)?).then_some(file))
     }
 
     /// What has this name now; the client is told of it.
-    fn node(&self, parent: u64, name: &Name) -> Result<Node, Errno> {
-        let (node, stat) = self.nodes.look_up(parent, name)?;
-        Ok(Node { attr: Attr::of(&stat, node) })
+    fn node(&self, parent: u64, name: &Name, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
+        let dir = self.watched_dir(parent)?;
+        Ok(Node { attr: self.named(&*self.nodes.fd(parent)?, parent, dir, name, grants)? })
     }
 
-    pub(super) fn look_up(&self, ask: &Lookup) -> Result<Node, Errno> {
-        self.node(ask.parent, &name(&ask.name)?)
+    /// The same in a directory that is open. `watched`: it is that, and changes in it are noticed.
+    fn named(
+        &self,
+        dir: &OwnedFd,
+        parent: u64,
+        watched: Option<FileId>,
+        name: &Name,
+        grants: &mut Vec<Grant>,
+    ) -> Result<Attr, Errno> {
+        let mut stat = stat_at(dir, name)?;
+        let mut node = self.nodes.tell(parent, name, &stat)?;
+        if let Some(watched) = watched {
+            // First the lease, then what it is about; which file that is shows only by looking.
+            let before = file_id(&stat);
+            let in_dir = self.coherence.watch_name(watched, name, before);
+            let count = grants.len();
+            // Gone again, perhaps: that shows below.
+            let _ = self.grant(node, &stat, in_dir, grants);
+            stat = stat_at(dir, name)?;
+            if file_id(&stat) != before {
+                grants.truncate(count);
+                self.nodes.forget(node, 1);
+                node = self.nodes.tell(parent, name, &stat)?;
+            }
+        }
+        let mut path = OsString::from(path_of(dir));
+        path.push("/");
+        path.push(name.as_os_str());
+        Ok(Attr::of(&stat, node, is_none(rustix::fs::llistxattr_query(path))))
+    }
+
+    pub(super) fn look_up(&self, ask: &Lookup, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
+        let name = name(&ask.name)?;
+        // That there is no such name is worth keeping, too.
+        self.grant_node(ask.parent, grants)?;
+        self.node(ask.parent, &name, grants)
     }
 
     pub(super) fn forget(&self, ask: &Forget) -> Result<Nothing, Errno> {
         for forgotten in &ask.nodes {
-            self.nodes.forget(forgotten.node, forgotten.times);
+            if let Some(file) = self.nodes.forget(forgotten.node, forgotten.times) {
+                self.coherence.forgotten(self.client, file);
+            }
         }
         Ok(Nothing {})
     }
 
-    pub(super) fn get_attr(&self, ask: GetAttr) -> Result<Attr, Errno> {
-        self.attr(&*self.nodes.fd(ask.node)?)
+    pub(super) fn get_attr(&self, ask: GetAttr, grants: &mut Vec<Grant>) -> Result<Attr, Errno> {
+        self.attr_of(ask.node, grants)
     }
 
     pub(super) fn set_attr(&self, ask: SetAttr) -> Result<Attr, Errno> {
@@ -153,12 +278,13 @@ impl Mounted {
         Ok(())
     }
 
-    pub(super) fn read_link(&self, ask: ReadLink) -> Result<Content, Errno> {
+    pub(super) fn read_link(&self, ask: ReadLink, grants: &mut Vec<Grant>) -> Result<Content, Errno> {
+        self.grant_node(ask.node, grants)?;
         let target = rustix::fs::readlinkat(&*self.nodes.fd(ask.node)?, "", Vec::new())?;
         Ok(Content { data: target.into_bytes().into(), on_lanes: 0 })
     }
 
-    pub(super) fn make(&self, ask: &Make) -> Result<Node, Errno> {
+    pub(super) fn make(&self, ask: &Make, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
         self.to_write()?;
         let (dir, name) = (self.nodes.fd(ask.parent)?, name(&ask.name)?);
         let (kind, mode) = (FileType::from_raw_mode(ask.mode), Mode::from_raw_mode(ask.mode & 0o7777));
@@ -171,10 +297,14 @@ impl Mounted {
                 rustix::fs::mknodat(&*dir, name.as_os_str(), kind, mode, device)
             }
         })?;
-        self.node(ask.parent, &name)
+        self.node(ask.parent, &name, grants)
     }
 
-    pub(super) fn create(&self, ask: &Create) -> Result<Created, Errno> {
+    pub(super) fn create(
+        &self,
+        ask: &Create,
+        grants: &mut Vec<Grant>,
+    ) -> Result<(Created, Arc<Change>), Errno> {
         self.to_write()?;
         let (dir, name) = (self.nodes.fd(ask.parent)?, name(&ask.name)?);
         let asked = OFlags::from_bits_retain(ask.flags);
@@ -188,14 +318,22 @@ impl Mounted {
         if FileType::from_raw_mode(opened.stx_mode.into()) != FileType::RegularFile {
             return Err(Errno::EXIST); // a pipe or device that was there
         }
-        let node = self.nodes.tell(ask.parent, &name, &opened)?;
-        let file = self.add_file(fd, node, flags, false)?;
-        Ok(Created { node: Node { attr: Attr::of(&opened, node) }, file })
+        let attr = self.named(&dir, ask.parent, self.watched_dir(ask.parent)?, &name, grants)?;
+        // Somebody may have found it already.
+        let change = Arc::new(self.coherence.change(self.client, [file_id(&opened)]));
+        let file = self.add_file(fd, attr.node, flags, Some(Arc::clone(&change)))?;
+        Ok((Created { node: Node { attr }, file }, change))
     }
 
-    fn add_file(&self, fd: OwnedFd, node: u64, flags: OFlags, is_dir: bool) -> Result<u64, Errno> {
+    fn add_file(
+        &self,
+        fd: OwnedFd,
+        node: u64,
+        flags: OFlags,
+        change: Option<Arc<Change>>,
+    ) -> Result<u64, Errno> {
         let takes_pieces = may_write(flags) && !flags.contains(OFlags::APPEND);
-        let file = self.files.add(OpenFile::new(fd, node, takes_pieces, is_dir))?;
+        let file = self.files.add(OpenFile::new(fd, node, takes_pieces, change))?;
         self.nodes.opened(node);
         Ok(file)
     }
@@ -225,17 +363,25 @@ impl Mounted {
         // Whatever has happened: both names are looked at, and lead to what has them.
         self.nodes.has_name(&*to, ask.new_parent, &new_name);
         self.nodes.has_name(&*from, ask.parent, &name);
+        if renamed.is_ok() {
+            // The asker's own leases, too: changes that others make under the new name would not be noticed.
+            let moved = [(&*to, &new_name), (&*from, &name)];
+            self.coherence
+                .noticed(moved.iter().filter_map(|(dir, name)| Some(file_id(&stat_at(dir, name).ok()?))));
+        }
         renamed.map(|()| Nothing {})
     }
 
-    pub(super) fn link(&self, ask: &Link) -> Result<Node, Errno> {
+    pub(super) fn link(&self, ask: &Link, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
         self.to_write()?;
         let (fd, dir, name) = (self.nodes.fd(ask.node)?, self.nodes.fd(ask.parent)?, name(&ask.name)?);
         rustix::fs::linkat(CWD, path_of(&fd), &*dir, name.as_os_str(), AtFlags::SYMLINK_FOLLOW)?;
-        self.node(ask.parent, &name)
+        // As with a rename.
+        self.coherence.noticed([self.nodes.file(ask.node)?.0]);
+        self.node(ask.parent, &name, grants)
     }
 
-    /// Opens what an `O_PATH` descriptor stands for.
+    /// Opens the file that an `O_PATH` descriptor stands for.
     fn open_node(&self, fd: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
         // A device or a pipe would be this host's, not the client's.
         match FileType::from_raw_mode(stat(fd)?.stx_mode.into()) {
@@ -243,25 +389,35 @@ impl Mounted {
                 let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
                 rustix::fs::openat(CWD, path_of(fd), flags, Mode::empty())
             }
-            FileType::Directory if may_write(flags) => Err(Errno::ISDIR),
-            FileType::Directory => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                rustix::fs::openat(fd, ".", flags, Mode::empty())
-            }
+            FileType::Directory => Err(Errno::ISDIR),
             FileType::Symlink => Err(Errno::LOOP),
             _ => Err(Errno::NXIO),
         }
     }
 
-    pub(super) fn open(&self, ask: Open) -> Result<Opened, Errno> {
+    /// `change`: of a file that is opened for writing, for as long as it is open.
+    pub(super) fn open(
+        &self,
+        ask: Open,
+        change: Option<Arc<Change>>,
+        grants: &mut Vec<Grant>,
+    ) -> Result<Opened, Errno> {
         let flags = OFlags::from_bits_retain(ask.flags) & OPEN_FLAGS;
         if may_write(flags) || flags.contains(OFlags::TRUNC) {
             self.to_write()?;
         }
-        let node_fd = self.nodes.fd(ask.node)?;
-        let is_dir = FileType::from_raw_mode(stat(&node_fd)?.stx_mode.into()) == FileType::Directory;
-        let fd = self.open_node(&node_fd, flags)?;
-        Ok(Opened { file: self.add_file(fd, ask.node, flags, is_dir)? })
+        let fd = self.open_node(&*self.nodes.fd(ask.node)?, flags)?;
+        self.grant_node(ask.node, grants)?;
+        let attr = self.attr(&fd)?;
+        let is_read = !flags.contains(OFlags::WRONLY);
+        let content = match is_read && attr.size <= INLINE_BYTES_MAX as u64 {
+            true => {
+                Some(read_inline(&fd, 0, INLINE_BYTES_MAX)?).filter(|data| data.len() as u64 == attr.size)
+            }
+            false => None,
+        };
+        let file = self.add_file(fd, ask.node, flags, change.filter(|_| may_write(flags)))?;
+        Ok(Opened { file, attr: Some(attr), content })
     }
 
     /// The bytes themselves where they are few; else what is to be sent over the lanes.
@@ -276,20 +432,8 @@ impl Mounted {
             let sending = Sending { file, offset: ask.offset, left: AtomicU64::new(available) };
             return Ok((Content { data: Bytes::new(), on_lanes: available as u32 }, Some(sending)));
         }
-        let wanted = (length as usize).min(INLINE_BYTES_MAX);
-        let mut data = vec![0; wanted];
-        let mut filled = 0;
-        while filled < wanted {
-            match rustix::io::pread(&file.fd, &mut data[filled..], ask.offset.saturating_add(filled as u64)) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(Errno::INTR) => {}
-                Err(_) if filled > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        data.truncate(filled);
-        Ok((Content { data: data.into(), on_lanes: 0 }, None))
+        let data = read_inline(&file.fd, ask.offset, (length as usize).min(INLINE_BYTES_MAX))?;
+        Ok((Content { data, on_lanes: 0 }, None))
     }
 
     pub(super) fn write(&self, ask: &Write) -> Result<Count, Errno> {
@@ -316,8 +460,13 @@ impl Mounted {
     }
 
     pub(super) fn sync_dir(&self, ask: SyncDir) -> Result<Nothing, Errno> {
-        rustix::fs::fsync(&self.files.get(ask.file)?.fd)?;
+        rustix::fs::fsync(self.open_dir(ask.node)?)?;
         Ok(Nothing {})
+    }
+
+    fn open_dir(&self, node: u64) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(&*self.nodes.fd(node)?, ".", flags, Mode::empty())
     }
 
     pub(super) fn close(&self, ask: Close) -> Result<Nothing, Errno> {
@@ -326,16 +475,14 @@ impl Mounted {
         Ok(Nothing {})
     }
 
-    pub(super) fn read_dir(&self, ask: ReadDir) -> Result<Listing, Errno> {
-        let file = self.files.get(ask.file)?;
-        if !file.is_dir {
-            return Err(Errno::NOTDIR);
-        }
-        let _alone = file.listing.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn read_dir(&self, ask: ReadDir, grants: &mut Vec<Grant>) -> Result<Listing, Errno> {
+        let dir = self.open_dir(ask.node)?;
+        self.grant_node(ask.node, grants)?;
+        let watched = self.watched_dir(ask.node)?;
         // Places in a directory are the file system's own, and may be any number of 63 bits.
-        rustix::fs::seek(&file.fd, SeekFrom::Start(ask.from & i64::MAX as u64))?;
+        rustix::fs::seek(&dir, SeekFrom::Start(ask.from & i64::MAX as u64))?;
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
-        let mut entries = RawDir::new(&file.fd, &mut buffer);
+        let mut entries = RawDir::new(&dir, &mut buffer);
         let mut listing = Listing::default();
         let mut bytes = 0;
         while let Some(entry) = entries.next() {
@@ -345,14 +492,14 @@ impl Mounted {
                 // Its attributes are not asked for: they are another directory's.
                 Err(_) if raw == b"." || raw == b".." => None,
                 Err(_) => continue, // too long for a client
-                Ok(name) => match self.nodes.look_up_in(&file.fd, file.node, &name) {
-                    Ok((node, stat)) => Some(Attr::of(&stat, node)),
+                Ok(name) => match self.named(&dir, ask.node, watched, &name, grants) {
+                    Ok(attr) => Some(attr),
                     Err(Errno::NOENT) => continue, // gone since
                     Err(error) => return Err(error),
                 },
             };
             let listed = Listed { name: Bytes::copy_from_slice(raw), attr, next };
-            bytes += prost::Message::encoded_len(&listed) + 4;
+            bytes += prost::Message::encoded_len(&listed) + GRANT_BYTES;
             listing.entries.push(listed);
             if bytes > LISTING_BYTES {
                 return Ok(listing);
@@ -410,6 +557,47 @@ impl Mounted {
         Ok(Nothing {})
     }
 
+    /// Which files an operation will change, and in which directories it will change names; `None`: it changes
+    /// nothing, or an open file that is being changed for as long as it is open.
+    pub(super) fn touched(&self, ask: &Ask) -> Result<Option<Touched>, Errno> {
+        let mut touched = Touched::default();
+        match ask {
+            Ask::SetAttr(ask) => touched.files.push(self.nodes.file(ask.node)?.0),
+            Ask::SetXattr(ask) => touched.files.push(self.nodes.file(ask.node)?.0),
+            Ask::RemoveXattr(ask) => touched.files.push(self.nodes.file(ask.node)?.0),
+            Ask::Open(ask) => {
+                let flags = OFlags::from_bits_retain(ask.flags);
+                if !may_write(flags) && !flags.contains(OFlags::TRUNC) {
+                    return Ok(None);
+                }
+                touched.files.push(self.nodes.file(ask.node)?.0);
+            }
+            Ask::Make(ask) => self.touch_name(ask.parent, &ask.name, &mut touched)?,
+            Ask::Create(ask) => self.touch_name(ask.parent, &ask.name, &mut touched)?,
+            Ask::Remove(ask) => self.touch_name(ask.parent, &ask.name, &mut touched)?,
+            Ask::Link(ask) => {
+                touched.files.push(self.nodes.file(ask.node)?.0);
+                self.touch_name(ask.parent, &ask.name, &mut touched)?;
+            }
+            Ask::Rename(ask) => {
+                self.touch_name(ask.parent, &ask.name, &mut touched)?;
+                self.touch_name(ask.new_parent, &ask.new_name, &mut touched)?;
+            }
+            _ => return Ok(None),
+        }
+        Ok(Some(touched))
+    }
+
+    fn touch_name(&self, parent: u64, raw: &Bytes, touched: &mut Touched) -> Result<(), Errno> {
+        let (dir, _) = self.nodes.file(parent)?;
+        touched.files.push(dir);
+        touched.dirs.push(dir);
+        if let Ok(stat) = stat_at(&*self.nodes.fd(parent)?, &name(raw)?) {
+            touched.files.push(file_id(&stat));
+        }
+        Ok(())
+    }
+
     pub(super) fn allocate(&self, ask: Allocate) -> Result<Nothing, Errno> {
         let flags = FallocateFlags::from_bits(ask.mode).ok_or(Errno::OPNOTSUPP)?;
         rustix::fs::fallocate(&self.files.get(ask.file)?.fd, flags, ask.offset, ask.length)?;
@@ -430,6 +618,9 @@ impl Mounted {
         Ok(Count { count: count as u64 })
     }
 }
+
+/// A grant as it travels, with what is said around it, at most.
+const GRANT_BYTES: usize = 28;
 
 /// What one copy at the server takes on, so that the thread comes back in a moment.
 const COPY_BYTES_MAX: u64 = 64 << 20;

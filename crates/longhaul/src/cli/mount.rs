@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use longhaul_files::limits::CACHE_BYTES;
 use longhaul_files::{FilesClient, Remote};
 use longhaul_mount::{Mount, MountOptions};
 
@@ -19,6 +20,7 @@ use crate::place::Place;
 use crate::service::FILES;
 use crate::signals::until_told_to_stop;
 use crate::terminal::{Terminal, harmless};
+use crate::units;
 
 /// Mount the files of a far host: every access sees what is there now
 ///
@@ -44,6 +46,10 @@ pub(crate) struct MountCommand {
     /// Options, as mount(8) has them
     #[arg(short = 'o', value_name = "OPTION,...", value_delimiter = ',')]
     options: Vec<String>,
+
+    /// Most that is kept of files in memory, and read ahead [default: 512MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    cache_mem: Option<u64>,
 
     #[command(flatten)]
     reach: Reach,
@@ -96,10 +102,11 @@ impl MountCommand {
         };
         let far = self.reach.reach(&place).await?;
         let host = far.host.clone();
-        let client = FilesClient::new();
+        let client = FilesClient::new(self.cache_bytes());
         let (session, ssh) = self.reach.connect(far, FILES, client.clone()).await?;
         let remote = Remote::attach(session.clone(), client, &path).await;
         let remote = remote.map_err(|error| anyhow::anyhow!("{host}: {}", harmless(&error.to_string())))?;
+        let counted = remote.clone();
         let directory = self.directory.clone();
         let mounting = tokio::task::spawn_blocking(move || Mount::new(remote, &directory, &options, runtime));
         let mount = mounting.await??;
@@ -118,6 +125,8 @@ impl MountCommand {
             () = until_told_to_stop() => None,
             end = session.ended() => Some(end),
         };
+        let (asked, known) = counted.counts();
+        tracing::info!("the server was asked {asked} times, {known} answers were known");
         // Out of the tree at once. Who still has files open does not hold up the end: they cannot use them any more.
         let unmounting = tokio::task::spawn_blocking(move || mount.unmount());
         if let Ok(unmounted) = tokio::time::timeout(UNMOUNT_LIMIT, unmounting).await {
@@ -128,6 +137,10 @@ impl MountCommand {
             None => Ok(ExitCode::SUCCESS),
             Some(end) => bail!("{host}: {end}; {} is unmounted, mount it again", self.directory.display()),
         }
+    }
+
+    fn cache_bytes(&self) -> usize {
+        self.cache_mem.map_or(CACHE_BYTES, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     fn mount_options(&self) -> anyhow::Result<MountOptions> {

@@ -12,6 +12,7 @@ use clap::Args;
 use longhaul_copy::Station;
 use longhaul_files::dir::raise_open_file_limit;
 use longhaul_files::rights::{UserRights, own_name};
+use longhaul_files::server as files;
 use longhaul_files::{Access, Dir, Exports, FilesServer, RelPath};
 use longhaul_transport::identity::{AuthorizedKeys, Grant, Identity, PublicKey};
 use longhaul_transport::session::{Door, LaneSettings, Refused, Server, ServerOptions};
@@ -107,7 +108,11 @@ impl Serve {
                 )
             })
             .collect();
-        let door = ExportsDoor { exports: Arc::new(exports), keys: std::sync::Mutex::new(keys) };
+        let door = ExportsDoor {
+            exports: Arc::new(exports),
+            files: files::Shared::new(),
+            keys: std::sync::Mutex::new(keys),
+        };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
         terminal.say(&format!("serving {} on {} (TCP and UDP)", names.join(" "), server.address()));
         terminal.say(&format!("host key {fingerprint}{}", if new { ", made just now" } else { "" }));
@@ -138,7 +143,7 @@ impl Serve {
         let (over, mut is_over) = watch::channel(Once::Waiting);
         let listen = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), self.listen_port);
         let options = ServerOptions { listen, identity: identity.clone(), lanes: self.lane_settings() };
-        let door = OnceDoor { client, over: over.clone() };
+        let door = OnceDoor { client, files: files::Shared::new(), over: over.clone() };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
         let mut answer = serde_json::to_string(&invitation(server.address().port()))?;
         answer.push('\n');
@@ -217,6 +222,7 @@ impl KeysFile {
 /// Lets in who is authorized, to exports.
 struct ExportsDoor {
     exports: Arc<Exports>,
+    files: Arc<files::Shared>,
     keys: std::sync::Mutex<KeysFile>,
 }
 
@@ -228,19 +234,43 @@ impl Door for ExportsDoor {
         };
         let rights = rights_of(&grant).map_err(Refused::Because)?;
         tracing::info!(%from, key = %key.fingerprint(), user = grant.user.as_deref().unwrap_or("-"), "session");
-        handler(service, Arc::new(ExportAccess { exports: Arc::clone(&self.exports), grant, rights }))
+        handler(
+            service,
+            Arc::new(ExportAccess { exports: Arc::clone(&self.exports), grant, rights }),
+            &self.files,
+        )
     }
 }
 
 /// The server's end of a session about `service`.
-fn handler(service: &str, access: Arc<dyn Access>) -> Result<Arc<dyn Handler>, Refused> {
+fn handler(
+    service: &str,
+    access: Arc<dyn Access>,
+    files: &Arc<files::Shared>,
+) -> Result<Arc<dyn Handler>, Refused> {
     match service {
-        COPIES => Ok(Station::server(access)),
-        FILES => Ok(FilesServer::new(access)),
+        COPIES => Ok(Station::server(Arc::new(Copying { access, _changing: files.others_change() }))),
+        FILES => Ok(FilesServer::new(access, Arc::clone(files))),
         _ => Err(Refused::Because(format!(
             "this server does not know `{}`: it may be older",
             harmless(service)
         ))),
+    }
+}
+
+/// What a copy may reach: whatever it does there, mounts notice.
+struct Copying {
+    access: Arc<dyn Access>,
+    _changing: files::Changing,
+}
+
+impl Access for Copying {
+    fn resolve(&self, path: &[u8], to_write: bool) -> Result<(Dir, RelPath), String> {
+        self.access.resolve(path, to_write)
+    }
+
+    fn enter_thread(&self) {
+        self.access.enter_thread();
     }
 }
 
@@ -304,6 +334,7 @@ enum Once {
 /// Lets in the one client that has been announced over ssh, to all of this user's files.
 struct OnceDoor {
     client: PublicKey,
+    files: Arc<files::Shared>,
     over: watch::Sender<Once>,
 }
 
@@ -312,7 +343,7 @@ impl Door for OnceDoor {
         if key != self.client {
             return Err(Refused::UnknownKey);
         }
-        handler(service, Arc::new(AllFiles))
+        handler(service, Arc::new(AllFiles), &self.files)
     }
 
     fn began(&self, session: &Session) {

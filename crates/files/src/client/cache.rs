@@ -1,0 +1,407 @@
+//! What a client keeps under leases: attributes, names, listings, targets of links, bytes. Pure: the caller passes
+//! `now`.
+//!
+//! Something that has been learnt is kept when its lease is there, and when it is sure to be the newest: the lease has
+//! not been broken on its way here, and no change of one's own has been under way since it was asked for. Nothing is
+//! used after the leases' term.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::limits::BLOCK_BYTES;
+use crate::message::{Attr, Grant, Listed, TOP};
+
+/// Nanoseconds since an origin of the caller's choosing, also while the machine sleeps.
+pub(super) type Nanos = u64;
+
+/// A question that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn {
+    number: u64,
+    /// Of the changes of one's own, those before.
+    changes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    lease: Option<u64>,
+    attr: Option<Attr>,
+    target: Option<Bytes>,
+    /// What a directory has under names; `None`: nothing.
+    names: HashMap<Bytes, Option<u64>>,
+    /// All of a directory, in its order.
+    listing: Option<Arc<Vec<Listed>>>,
+    /// Parts of a file, by their place; all [`BLOCK_BYTES`] long but the last.
+    blocks: BTreeMap<u64, Block>,
+    /// One's own changes: how many are under way, and the number of the last.
+    changing: u32,
+    last_change: u64,
+    /// How often this client's user has been told of it, and not forgotten it.
+    told: u64,
+    /// How often the server has told of it.
+    told_here: u64,
+}
+
+#[derive(Debug)]
+struct Block {
+    data: Bytes,
+    used: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Cache {
+    nodes: HashMap<u64, Kept>,
+    /// Questions under way.
+    turns: BTreeSet<u64>,
+    last_turn: u64,
+    changes: u64,
+    /// Leases that were broken, for as long as questions are under way that were asked before: with the number of the
+    /// next question.
+    broken: BTreeMap<(u64, u64), u64>,
+    /// Leases may be used until then.
+    valid_until: Nanos,
+    /// Nodes that nobody here knows any more, and how often the server has told of them.
+    to_forget: HashMap<u64, u64>,
+    /// Blocks by the time they were used last.
+    by_use: BTreeMap<u64, (u64, u64)>,
+    uses: u64,
+    bytes: usize,
+    bytes_max: usize,
+    /// Questions that were answered from here.
+    pub(super) hits: u64,
+}
+
+impl Cache {
+    /// `bytes_max`: of files.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            nodes: HashMap::new(),
+            turns: BTreeSet::new(),
+            last_turn: 0,
+            changes: 0,
+            broken: BTreeMap::new(),
+            valid_until: 0,
+            to_forget: HashMap::new(),
+            by_use: BTreeMap::new(),
+            uses: 0,
+            bytes: 0,
+            bytes_max,
+            hits: 0,
+        }
+    }
+
+    /// The server has said yes to a question that was sent then.
+    pub(super) fn renewed(&mut self, sent: Nanos, term: Duration) {
+        self.valid_until = self.valid_until.max(sent + term.as_nanos() as Nanos);
+    }
+
+    /// A question is sent.
+    pub(super) fn begin(&mut self) -> Turn {
+        self.last_turn += 1;
+        self.turns.insert(self.last_turn);
+        Turn { number: self.last_turn, changes: self.changes }
+    }
+
+    /// Its answer has been looked at, or nobody waits for it.
+    pub(super) fn end(&mut self, turn: Turn) {
+        self.turns.remove(&turn.number);
+        let first = self.turns.first().copied().unwrap_or(u64::MAX);
+        self.broken = self.broken.split_off(&(first.saturating_add(1), 0));
+    }
+
+    /// The server takes a lease back.
+    pub(super) fn broken(&mut self, Grant { node, serial }: Grant) {
+        if !self.turns.is_empty() {
+            let known = self.broken.entry((self.last_turn + 1, node)).or_default();
+            *known = (*known).max(serial);
+        }
+        if self.nodes.get(&node).and_then(|kept| kept.lease).is_some_and(|lease| lease <= serial) {
+            self.drop_all(node);
+            if let Some(kept) = self.nodes.get_mut(&node) {
+                kept.lease = None;
+            }
+        }
+    }
+
+    /// What is kept of a node, but for its lease.
+    fn drop_all(&mut self, node: u64) {
+        let Some(kept) = self.nodes.get_mut(&node) else { return };
+        (kept.attr, kept.target) = (None, None);
+        kept.names.clear();
+        let listing = kept.listing.take();
+        self.drop_blocks(node, 0, u64::MAX);
+        self.drop_listing(listing);
+    }
+
+    /// Nodes that are known by a listing alone are of no use without it.
+    fn drop_listing(&mut self, listing: Option<Arc<Vec<Listed>>>) {
+        for entry in listing.iter().flat_map(|listing| listing.iter()) {
+            if let Some(attr) = entry.attr {
+                self.forget_if_unused(attr.node);
+            }
+        }
+    }
+
+    fn drop_blocks(&mut self, node: u64, first: u64, last: u64) {
+        let Some(kept) = self.nodes.get_mut(&node) else { return };
+        let places: Vec<u64> = kept.blocks.range(first..=last).map(|(place, _)| *place).collect();
+        for place in places {
+            if let Some(block) = kept.blocks.remove(&place) {
+                self.bytes -= block.data.len();
+                self.by_use.remove(&block.used);
+            }
+        }
+    }
+
+    /// Takes the leases of an answer.
+    pub(super) fn granted(&mut self, turn: Turn, grants: &[Grant]) {
+        for &Grant { node, serial } in grants {
+            let gone = self
+                .broken
+                .range((turn.number + 1, 0)..)
+                .any(|(&(_, of), &broken)| of == node && broken >= serial);
+            if !gone {
+                let kept = self.nodes.entry(node).or_default();
+                if kept.lease != Some(serial) {
+                    kept.lease = Some(serial);
+                }
+            }
+        }
+    }
+
+    /// Whether what a question has brought of a node may be kept.
+    fn keeps(&mut self, turn: Turn, node: u64) -> Option<&mut Kept> {
+        let kept = self.nodes.get_mut(&node)?;
+        (kept.lease.is_some() && kept.changing == 0 && kept.last_change <= turn.changes).then_some(kept)
+    }
+
+    /// The server has told of a node once more.
+    pub(super) fn told(&mut self, node: u64) {
+        if node != TOP {
+            self.nodes.entry(node).or_default().told_here += 1;
+        }
+    }
+
+    /// This client's user knows a node once more.
+    pub(super) fn tell(&mut self, node: u64) {
+        if node != TOP {
+            self.nodes.entry(node).or_default().told += 1;
+        }
+    }
+
+    /// The user has forgotten it so often.
+    pub(super) fn forget(&mut self, node: u64, times: u64) {
+        if let Some(kept) = self.nodes.get_mut(&node) {
+            kept.told = kept.told.saturating_sub(times);
+            self.forget_if_unused(node);
+        }
+    }
+
+    fn forget_if_unused(&mut self, node: u64) {
+        if node != TOP && self.nodes.get(&node).is_some_and(|kept| kept.told == 0 && kept.changing == 0) {
+            self.drop_all(node);
+            if let Some(kept) = self.nodes.remove(&node)
+                && kept.told_here > 0
+            {
+                *self.to_forget.entry(node).or_default() += kept.told_here;
+            }
+        }
+    }
+
+    /// Some of the nodes that the server may forget, with how often it has told of them.
+    pub(super) fn take_forgotten(&mut self, at_most: usize) -> Vec<(u64, u64)> {
+        let nodes: Vec<u64> = self.to_forget.keys().copied().take(at_most).collect();
+        nodes.into_iter().filter_map(|node| self.to_forget.remove_entry(&node)).collect()
+    }
+
+    /// Whether there are any.
+    pub(super) fn has_forgotten(&self) -> bool {
+        !self.to_forget.is_empty()
+    }
+
+    /// Keeps attributes.
+    pub(super) fn keep_attr(&mut self, turn: Turn, attr: Attr) {
+        if let Some(kept) = self.keeps(turn, attr.node) {
+            kept.attr = Some(attr);
+        }
+    }
+
+    /// Keeps a link's target.
+    pub(super) fn keep_target(&mut self, turn: Turn, node: u64, target: Bytes) {
+        if let Some(kept) = self.keeps(turn, node) {
+            kept.target = Some(target);
+        }
+    }
+
+    /// Keeps what a directory has under a name, or that it has nothing.
+    pub(super) fn keep_name(&mut self, turn: Turn, parent: u64, name: Bytes, node: Option<u64>) {
+        if let Some(kept) = self.keeps(turn, parent) {
+            kept.names.insert(name, node);
+        }
+    }
+
+    /// Keeps all of a directory, with the names in it.
+    pub(super) fn keep_listing(&mut self, turn: Turn, node: u64, listing: Arc<Vec<Listed>>) -> bool {
+        let Some(kept) = self.keeps(turn, node) else { return false };
+        for entry in listing.iter() {
+            if let Some(attr) = entry.attr {
+                kept.names.insert(entry.name.clone(), Some(attr.node));
+            }
+        }
+        let before = kept.listing.replace(listing);
+        drop(before);
+        true
+    }
+
+    /// A listing that is not kept: what it alone has told of is forgotten.
+    pub(super) fn give_up_listing(&mut self, listing: Arc<Vec<Listed>>) {
+        self.drop_listing(Some(listing));
+    }
+
+    /// Keeps a part of a file.
+    pub(super) fn keep_block(&mut self, turn: Turn, node: u64, place: u64, data: Bytes) {
+        if data.is_empty() || self.keeps(turn, node).is_none() {
+            return;
+        }
+        self.drop_blocks(node, place, place);
+        self.uses += 1;
+        let used = self.uses;
+        self.bytes += data.len();
+        self.by_use.insert(used, (node, place));
+        if let Some(kept) = self.nodes.get_mut(&node) {
+            kept.blocks.insert(place, Block { data, used });
+        }
+        while self.bytes > self.bytes_max {
+            let Some((_, (node, place))) = self.by_use.pop_first() else { return };
+            if let Some(block) = self.nodes.get_mut(&node).and_then(|kept| kept.blocks.remove(&place)) {
+                self.bytes -= block.data.len();
+            }
+        }
+    }
+
+    fn valid(&self, now: Nanos, node: u64) -> Option<&Kept> {
+        if now >= self.valid_until {
+            return None;
+        }
+        self.nodes.get(&node).filter(|kept| kept.lease.is_some() && kept.changing == 0)
+    }
+
+    /// What a node is, if that is known.
+    pub(super) fn attr(&mut self, now: Nanos, node: u64) -> Option<Attr> {
+        let attr = self.valid(now, node)?.attr?;
+        self.hits += 1;
+        Some(attr)
+    }
+
+    /// A link's target.
+    pub(super) fn target(&mut self, now: Nanos, node: u64) -> Option<Bytes> {
+        let target = self.valid(now, node)?.target.clone()?;
+        self.hits += 1;
+        Some(target)
+    }
+
+    /// What a directory has under a name: `Some(None)`: nothing; `None`: that is not known.
+    pub(super) fn look_up(&mut self, now: Nanos, parent: u64, name: &[u8]) -> Option<Option<Attr>> {
+        let dir = self.valid(now, parent)?;
+        let found = match dir.names.get(name) {
+            Some(&node) => node,
+            None if dir.listing.is_some() => None,
+            None => return None,
+        };
+        let attr = match found {
+            Some(node) => Some(self.valid(now, node)?.attr?),
+            None => None,
+        };
+        self.hits += 1;
+        Some(attr)
+    }
+
+    /// All of a directory, with attributes as they are known now; `None` when one is not.
+    pub(super) fn listing(&mut self, now: Nanos, node: u64) -> Option<Arc<Vec<Listed>>> {
+        let listing = Arc::clone(self.valid(now, node)?.listing.as_ref()?);
+        let current = |entry: &Listed| match entry.attr {
+            None => Some(entry.clone()),
+            Some(attr) => {
+                let attr = self.valid(now, attr.node)?.attr?;
+                Some(Listed { attr: Some(attr), ..entry.clone() })
+            }
+        };
+        let listing = listing.iter().map(current).collect::<Option<Vec<_>>>()?;
+        self.hits += 1;
+        Some(Arc::new(listing))
+    }
+
+    /// A part of a file.
+    pub(super) fn block(&mut self, now: Nanos, node: u64, place: u64) -> Option<Bytes> {
+        self.valid(now, node)?.blocks.get(&place)?;
+        self.uses += 1;
+        let used = self.uses;
+        let block = self.nodes.get_mut(&node)?.blocks.get_mut(&place)?;
+        self.by_use.remove(&block.used);
+        block.used = used;
+        self.by_use.insert(used, (node, place));
+        Some(block.data.clone())
+    }
+
+    /// The lease under which parts of a file may be kept now, and what it has seen: another one, or none, when the file
+    /// has been changed in between.
+    pub(super) fn lease(&self, now: Nanos, node: u64) -> Option<(u64, u64)> {
+        let kept = self.valid(now, node)?;
+        Some((kept.lease?, kept.last_change))
+    }
+
+    /// A change of one's own begins: of a node, of names in it, of bytes from `first` up to `last`.
+    pub(super) fn begin_change(&mut self, change: &OwnChange<'_>) {
+        self.changes += 1;
+        let number = self.changes;
+        let kept = self.nodes.entry(change.node).or_default();
+        kept.changing += 1;
+        kept.last_change = number;
+        self.drop_changed(change);
+    }
+
+    /// It has been made, or not.
+    pub(super) fn end_change(&mut self, change: &OwnChange<'_>) {
+        self.changes += 1;
+        let number = self.changes;
+        if let Some(kept) = self.nodes.get_mut(&change.node) {
+            kept.changing = kept.changing.saturating_sub(1);
+            kept.last_change = number;
+        }
+        self.drop_changed(change);
+        self.forget_if_unused(change.node);
+    }
+
+    fn drop_changed(&mut self, change: &OwnChange<'_>) {
+        let Some(kept) = self.nodes.get_mut(&change.node) else { return };
+        kept.attr = None;
+        if let Some(name) = change.name {
+            kept.names.remove(name);
+            let listing = kept.listing.take();
+            self.drop_listing(listing);
+        }
+        if let Some((from, to)) = change.bytes {
+            // The block before the end may have been the last, and short.
+            let first = from / BLOCK_BYTES as u64;
+            self.drop_blocks(
+                change.node,
+                first.saturating_sub(u64::from(to == u64::MAX)),
+                to / BLOCK_BYTES as u64,
+            );
+        }
+    }
+}
+
+/// What a change of one's own touches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnChange<'a> {
+    pub(super) node: u64,
+    /// A name in it.
+    pub(super) name: Option<&'a [u8]>,
+    /// Bytes of it: from, and up to.
+    pub(super) bytes: Option<(u64, u64)>,
+}

@@ -1,0 +1,252 @@
+//! Which clients may keep what they know of a file: its attributes, a directory's names, a file's bytes. Pure: the
+//! caller passes `now`, and does what it is told.
+//!
+//! ```text
+//!            grant (in a reply)                    a change begins, by somebody else
+//!   NONE --------------------------> SHARED ------------------------------------------> BREAKING
+//!    ^                                 |                                                   |
+//!    |   released, forgotten           |                                                   | released, fenced
+//!    '---------------------------------+---------------------------------------------------'
+//! ```
+//!
+//! A lease is noted **before** what it covers is read, and a change begins to be made only when no other client has one
+//! on any of its files; while a change waits or is made nobody else gets one. So whoever has a lease knows what is there
+//! now. A client's own changes do not touch its own leases: it knows what it does.
+//!
+//! A client that does not answer in time is *fenced*: it gets no answers that would prolong its leases, and stops to
+//! use them, by its own clock, before they are taken from it ([`OVERDUE_AFTER`], [`LEASE_TERM`], [`FENCE_AFTER`]).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::limits::{FENCE_AFTER, LEASES_MAX, OVERDUE_AFTER};
+
+/// A session, numbered by the server.
+pub type Client = u64;
+
+/// A file of the server's, for ever: numbers are used again, but not with the same time of birth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId {
+    /// The file system.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// Its birth, in nanoseconds since 1970; 0 where the file system does not know it.
+    pub born: u64,
+}
+
+/// A lease's number: later ones have larger numbers.
+pub type Serial = u64;
+
+/// A change's number.
+pub type ChangeId = u64;
+
+/// Nanoseconds since an origin of the caller's choosing.
+pub type Nanos = u64;
+
+/// A client is to give up its lease, and to say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Break {
+    /// Whose.
+    pub client: Client,
+    /// On what.
+    pub file: FileId,
+    /// The number it was granted with.
+    pub serial: Serial,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    serial: Serial,
+    /// When its client was told to give it up.
+    broken_at: Option<Nanos>,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    held: BTreeMap<Client, Held>,
+    /// Changes that wait or are made, and whose they are; [`NOBODY`]: not a client's.
+    changes: BTreeMap<ChangeId, Client>,
+}
+
+#[derive(Debug)]
+struct Change {
+    files: BTreeSet<FileId>,
+    /// Leases that are in its way.
+    waits_for: usize,
+}
+
+/// Whoever changes files at the server directly.
+const NOBODY: Client = 0;
+
+/// All leases of a server.
+#[derive(Debug, Default)]
+pub struct Leases {
+    files: HashMap<FileId, File>,
+    of_client: HashMap<Client, BTreeSet<FileId>>,
+    changes: BTreeMap<ChangeId, Change>,
+    /// Breaks that have no answer, by the time they were sent.
+    unanswered: BTreeSet<(Nanos, Client, FileId)>,
+    last_serial: Serial,
+    last_change: ChangeId,
+}
+
+impl Leases {
+    /// Gives `client` a lease on `file`, or tells the number of the one it has. `None`: somebody is changing it, the
+    /// client has been told to give it up, or has too many.
+    pub fn grant(&mut self, client: Client, file: FileId) -> Option<Serial> {
+        let of_client = self.of_client.entry(client).or_default();
+        let entry = self.files.entry(file).or_default();
+        if entry.changes.values().any(|&changer| changer != client) {
+            return None;
+        }
+        if let Some(held) = entry.held.get(&client) {
+            return held.broken_at.is_none().then_some(held.serial);
+        }
+        if of_client.len() >= LEASES_MAX {
+            self.drop_if_unused(file);
+            return None;
+        }
+        self.last_serial += 1;
+        let serial = self.last_serial;
+        entry.held.insert(client, Held { serial, broken_at: None });
+        of_client.insert(file);
+        Some(serial)
+    }
+
+    /// A change of these files by `client` is to be made: what is to be sent first, and its number for
+    /// [`is_ready`](Self::is_ready) and [`end_change`](Self::end_change).
+    pub fn begin_change(
+        &mut self,
+        now: Nanos,
+        client: Client,
+        files: impl IntoIterator<Item = FileId>,
+    ) -> (ChangeId, Vec<Break>) {
+        self.last_change += 1;
+        let id = self.last_change;
+        let files: BTreeSet<FileId> = files.into_iter().collect();
+        let mut breaks = Vec::new();
+        let mut waits_for = 0;
+        for &file in &files {
+            let entry = self.files.entry(file).or_default();
+            entry.changes.insert(id, client);
+            for (&holder, held) in entry.held.iter_mut().filter(|(holder, _)| **holder != client) {
+                waits_for += 1;
+                if held.broken_at.is_none() {
+                    held.broken_at = Some(now);
+                    self.unanswered.insert((now, holder, file));
+                    breaks.push(Break { client: holder, file, serial: held.serial });
+                }
+            }
+        }
+        self.changes.insert(id, Change { files, waits_for });
+        (id, breaks)
+    }
+
+    /// Files have been changed by somebody who did not ask: what is to be sent.
+    pub fn noticed(&mut self, now: Nanos, files: impl IntoIterator<Item = FileId>) -> Vec<Break> {
+        let (id, breaks) = self.begin_change(now, NOBODY, files);
+        self.end_change(id);
+        breaks
+    }
+
+    /// Whether nobody's lease is in the way of a change.
+    #[must_use]
+    pub fn is_ready(&self, change: ChangeId) -> bool {
+        self.changes.get(&change).is_none_or(|change| change.waits_for == 0)
+    }
+
+    /// A change has been made, or given up.
+    pub fn end_change(&mut self, id: ChangeId) {
+        let Some(change) = self.changes.remove(&id) else { return };
+        for file in change.files {
+            if let Some(entry) = self.files.get_mut(&file) {
+                entry.changes.remove(&id);
+            }
+            self.drop_if_unused(file);
+        }
+    }
+
+    /// A client has given up a lease. A later one of the same file, which crossed the word of this, stays.
+    pub fn released(&mut self, client: Client, file: FileId, serial: Serial) {
+        if let Some(entry) = self.files.get(&file)
+            && entry.held.get(&client).is_some_and(|held| held.serial <= serial)
+        {
+            self.remove(client, file);
+        }
+    }
+
+    /// A client does not use a file any more.
+    pub fn forgotten(&mut self, client: Client, file: FileId) {
+        self.remove(client, file);
+    }
+
+    /// A client's session is over.
+    pub fn gone(&mut self, client: Client) {
+        for file in self.of_client.remove(&client).unwrap_or_default() {
+            self.remove(client, file);
+        }
+    }
+
+    fn remove(&mut self, client: Client, file: FileId) {
+        let Some(entry) = self.files.get_mut(&file) else { return };
+        let Some(held) = entry.held.remove(&client) else { return };
+        for (id, &changer) in &entry.changes {
+            if changer != client
+                && let Some(change) = self.changes.get_mut(id)
+            {
+                change.waits_for -= 1;
+            }
+        }
+        if let Some(at) = held.broken_at {
+            self.unanswered.remove(&(at, client, file));
+        }
+        if let Some(files) = self.of_client.get_mut(&client) {
+            files.remove(&file);
+        }
+        self.drop_if_unused(file);
+    }
+
+    fn drop_if_unused(&mut self, file: FileId) {
+        if self.files.get(&file).is_some_and(|entry| entry.held.is_empty() && entry.changes.is_empty()) {
+            self.files.remove(&file);
+        }
+    }
+
+    /// Whether a client's leases may be prolonged: not while it owes an answer.
+    #[must_use]
+    pub fn may_renew(&self, now: Nanos, client: Client) -> bool {
+        let before = now.saturating_sub(OVERDUE_AFTER.as_nanos() as Nanos);
+        !self.unanswered.iter().take_while(|(at, ..)| *at < before).any(|(_, owing, _)| *owing == client)
+    }
+
+    /// Clients whose answer is so late that they have stopped to use their leases themselves: their sessions are to be
+    /// ended.
+    #[must_use]
+    pub fn to_fence(&self, now: Nanos) -> BTreeSet<Client> {
+        let before = now.saturating_sub(FENCE_AFTER.as_nanos() as Nanos);
+        self.unanswered.iter().take_while(|(at, ..)| *at < before).map(|(_, client, _)| *client).collect()
+    }
+
+    /// When [`to_fence`](Self::to_fence) is to be asked next, if nothing is answered.
+    #[must_use]
+    pub fn next_fence(&self) -> Option<Duration> {
+        let (at, ..) = self.unanswered.first()?;
+        Some(Duration::from_nanos(*at) + FENCE_AFTER)
+    }
+
+    /// All files that somebody has a lease on.
+    #[must_use]
+    pub fn all(&self) -> Vec<FileId> {
+        self.files.iter().filter(|(_, entry)| !entry.held.is_empty()).map(|(file, _)| *file).collect()
+    }
+
+    /// Leases of a client.
+    #[must_use]
+    pub fn count(&self, client: Client) -> usize {
+        self.of_client.get(&client).map_or(0, BTreeSet::len)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! Leases at work: breaks are sent, answers waited for, and clients fenced that do not answer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use longhaul_transport::Session;
+use prost::Message;
+use tokio::sync::watch;
+
+use super::watch::{Noticed, Watch};
+use crate::lease::{Break, ChangeId, Client, FileId, Leases, Nanos, Serial};
+use crate::message::{Grant, Notice, node_number};
+use crate::name::Name;
+
+/// The leases of all clients of a server, and the way to each client.
+#[derive(Debug)]
+pub(super) struct Coherence {
+    leases: Mutex<Leases>,
+    clients: Mutex<HashMap<Client, Joined>>,
+    last_client: AtomicU64,
+    origin: Instant,
+    /// Counts what may have made a change ready.
+    released: watch::Sender<u64>,
+    runtime: tokio::runtime::Handle,
+    /// Without it there are no leases: changes that programs make here directly would not be noticed.
+    watch: Option<Watch>,
+    others: Mutex<Others>,
+}
+
+/// Parts of this process that change files and do not say which.
+#[derive(Debug, Default)]
+struct Others {
+    count: usize,
+    /// How many there have been.
+    begun: u64,
+    /// What the last of them did may not have been noticed yet.
+    unseen: bool,
+}
+
+/// As long as this lives, this process' own changes are noticed like those of others.
+#[derive(Debug)]
+pub struct Changing(Arc<Coherence>);
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        lock(&self.0.others).count -= 1;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A client, and the file that its nodes are numbered from.
+#[derive(Clone, Debug)]
+struct Joined {
+    /// `None` in tests of what needs none.
+    session: Option<Session>,
+    top: FileId,
+}
+
+/// How long the watching thread outlives the server.
+const WATCH_TICK: Duration = Duration::from_secs(1);
+
+/// How often late answers are looked for.
+const FENCE_TICK: Duration = Duration::from_secs(1);
+
+impl Coherence {
+    /// For one server; called on its runtime.
+    #[must_use]
+    pub(super) fn new() -> Arc<Self> {
+        let watch = Watch::new().map_err(|error| {
+            tracing::warn!(%error, "no fanotify: mounts keep nothing that they have learnt, as changes here cannot be noticed");
+        });
+        let coherence = Arc::new(Self {
+            leases: Mutex::default(),
+            clients: Mutex::default(),
+            last_client: AtomicU64::new(0),
+            origin: Instant::now(),
+            released: watch::channel(0).0,
+            runtime: tokio::runtime::Handle::current(),
+            watch: watch.ok(),
+            others: Mutex::default(),
+        });
+        if coherence.watch.is_some() {
+            let watching = Arc::downgrade(&coherence);
+            let started = std::thread::Builder::new().name("watch".into()).spawn(move || {
+                while let Some(coherence) = watching.upgrade() {
+                    coherence.watch_for(WATCH_TICK);
+                }
+            });
+            if let Err(error) = started {
+                tracing::error!(%error, "changes here are not noticed");
+            }
+        }
+        let fencing = Arc::downgrade(&coherence);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(FENCE_TICK).await;
+                let Some(coherence) = fencing.upgrade() else { return };
+                coherence.fence();
+            }
+        });
+        coherence
+    }
+
+    /// Something in this process changes files of clients' and does not come here with it.
+    #[must_use]
+    pub(super) fn others_change(self: &Arc<Self>) -> Changing {
+        let mut others = lock(&self.others);
+        others.count += 1;
+        others.begun += 1;
+        others.unseen = true;
+        Changing(Arc::clone(self))
+    }
+
+    fn watch_for(self: &Arc<Self>, limit: Duration) {
+        let Some(watch) = &self.watch else { return };
+        let before = {
+            let others = lock(&self.others);
+            (others.count == 0).then_some(others.begun)
+        };
+        match watch.wait(limit, || lock(&self.others).unseen) {
+            Some(Noticed::Files(files)) => self.noticed(files),
+            Some(Noticed::All) => {
+                tracing::debug!("too many changes: all leases are broken");
+                let files = self.leases().all();
+                self.noticed(files);
+            }
+            // All has been seen of those that had ended before, and no other has begun.
+            None => {
+                let mut others = lock(&self.others);
+                others.unseen &= before != Some(others.begun);
+            }
+        }
+    }
+
+    /// Changes that are made directly in this directory, or to this file, will be noticed; false: they cannot be.
+    pub(super) fn watch_file(&self, file: FileId, fd: &OwnedFd) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.add(file, fd.as_fd()))
+    }
+
+    /// Of this name in a watched directory, too.
+    pub(super) fn watch_name(&self, dir: FileId, name: &Name, file: FileId) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.add_name(dir, name, file))
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Leases> {
+        lock(&self.leases)
+    }
+
+    fn clients(&self) -> MutexGuard<'_, HashMap<Client, Joined>> {
+        lock(&self.clients)
+    }
+
+    fn now(&self) -> Nanos {
+        self.origin.elapsed().as_nanos() as Nanos
+    }
+
+    /// A session takes part; until [`leave`](Self::leave).
+    pub(super) fn join(&self, session: Option<Session>, top: FileId) -> Client {
+        let client = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
+        self.clients().insert(client, Joined { session, top });
+        client
+    }
+
+    /// A session is over: what it had is nobody's.
+    pub(super) fn leave(&self, client: Client) {
+        self.clients().remove(&client);
+        self.leases().gone(client);
+        self.tell_released();
+    }
+
+    fn tell_released(&self) {
+        self.released.send_modify(|count| *count += 1);
+    }
+
+    /// As [`Leases::grant`].
+    pub(super) fn grant(&self, client: Client, file: FileId) -> Option<Serial> {
+        self.leases().grant(client, file)
+    }
+
+    /// As [`Leases::forgotten`].
+    pub(super) fn forgotten(&self, client: Client, file: FileId) {
+        self.leases().forgotten(client, file);
+        self.tell_released();
+    }
+
+    /// Whether a client may go on to use its leases.
+    pub(super) fn may_renew(&self, client: Client) -> bool {
+        self.leases().may_renew(self.now(), client)
+    }
+
+    /// Files are about to be changed, until the returned is dropped. It is not to be done before that
+    /// [is ready](Change::is_ready).
+    pub(super) fn change(
+        self: &Arc<Self>,
+        client: Client,
+        files: impl IntoIterator<Item = FileId>,
+    ) -> Change {
+        let (id, breaks) = self.leases().begin_change(self.now(), client, files);
+        self.send(breaks);
+        Change { coherence: Arc::clone(self), id }
+    }
+
+    /// Files have been changed by others than clients.
+    pub(super) fn noticed(self: &Arc<Self>, files: impl IntoIterator<Item = FileId>) {
+        let breaks = self.leases().noticed(self.now(), files);
+        self.send(breaks);
+    }
+
+    /// Tells clients to give leases up, each of all of its own in one message, and waits for the answers in tasks.
+    fn send(self: &Arc<Self>, breaks: Vec<Break>) {
+        let mut of_client = BTreeMap::<Client, Vec<Break>>::new();
+        for broken in breaks {
+            of_client.entry(broken.client).or_default().push(broken);
+        }
+        for (client, breaks) in of_client {
+            for breaks in breaks.chunks(BREAKS_AT_ONCE) {
+                self.send_to(client, breaks.to_vec());
+            }
+        }
+    }
+
+    fn send_to(self: &Arc<Self>, client: Client, breaks: Vec<Break>) {
+        let Some(Joined { session: Some(session), top }) = self.clients().get(&client).cloned() else {
+            return;
+        };
+        let broken_leases = breaks
+            .iter()
+            .map(|broken| Grant { node: node_number(broken.file, top), serial: broken.serial })
+            .collect();
+        let notice = Notice { broken_transfer: 0, broken_leases };
+        let coherence = Arc::clone(self);
+        self.runtime.spawn(async move {
+            // If the session is over, it leaves anyway.
+            if session.request(notice.encode_to_vec().into()).await.is_ok() {
+                let mut leases = coherence.leases();
+                for broken in breaks {
+                    leases.released(client, broken.file, broken.serial);
+                }
+                drop(leases);
+                coherence.tell_released();
+            }
+        });
+    }
+
+    fn fence(self: &Arc<Self>) {
+        let late = self.leases().to_fence(self.now());
+        for client in late {
+            tracing::warn!("a client has not given up what another is changing: its session is ended");
+            let joined = self.clients().remove(&client);
+            self.leave(client);
+            if let Some(session) = joined.and_then(|joined| joined.session) {
+                self.runtime.spawn(session.close());
+            }
+        }
+    }
+}
+
+/// Leases in one message: 30 bytes each.
+const BREAKS_AT_ONCE: usize = 1500;
+
+/// Files are being changed as long as this lives.
+#[derive(Debug)]
+pub(super) struct Change {
+    coherence: Arc<Coherence>,
+    id: ChangeId,
+}
+
+impl Change {
+    /// Whether nobody's lease is in the way.
+    pub(super) fn is_ready(&self) -> bool {
+        self.coherence.leases().is_ready(self.id)
+    }
+
+    /// Waits until it is.
+    pub(super) async fn ready(&self) {
+        let mut released = self.coherence.released.subscribe();
+        // The sender lives in `self`.
+        let _ = released.wait_for(|_| self.is_ready()).await;
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.coherence.leases().end_change(self.id);
+    }
+}

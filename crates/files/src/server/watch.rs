@@ -1,0 +1,261 @@
+//! Changes that are made directly at the server, by programs that do not ask it: fanotify(7) tells of them.
+//!
+//! A mark on a directory tells of changes in it and of its files, by their names in it; files with several names get a
+//! mark of their own. No privileges are needed for what one may read. Changes that this process makes for its clients
+//! are passed over: it knows of them.
+//!
+//! It comes after the fact, a moment later; and of writes into mapped memory it does not tell at all.
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Buf;
+use nix::libc;
+use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::lease::FileId;
+use crate::limits::{WATCHED_FILES_MAX, WATCHED_NAMES_MAX};
+use crate::name::Name;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Watch {
+    fanotify: Fanotify,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What is marked, by the kernel's handle for it (name_to_handle_at(2)).
+    by_handle: HashMap<Box<[u8]>, FileId>,
+    marked: HashSet<FileId>,
+    /// What was found under names in marked directories.
+    names: HashMap<FileId, HashMap<Name, FileId>>,
+    names_count: usize,
+}
+
+/// What has happened.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Noticed {
+    /// To these files.
+    Files(Vec<FileId>),
+    /// To any: there was too much of it.
+    All,
+}
+
+const CHANGES: MaskFlags = MaskFlags::FAN_MODIFY
+    .union(MaskFlags::FAN_ATTRIB)
+    .union(MaskFlags::FAN_CREATE)
+    .union(MaskFlags::FAN_DELETE)
+    .union(MaskFlags::FAN_DELETE_SELF)
+    .union(MaskFlags::FAN_MOVED_FROM)
+    .union(MaskFlags::FAN_MOVED_TO)
+    .union(MaskFlags::FAN_MOVE_SELF)
+    .union(MaskFlags::FAN_EVENT_ON_CHILD)
+    .union(MaskFlags::FAN_ONDIR);
+
+impl Watch {
+    /// Fails where the kernel cannot do it (Linux 5.13 can without privileges).
+    pub(super) fn new() -> std::io::Result<Self> {
+        let reports = InitFlags::from_bits_retain(
+            libc::FAN_REPORT_DIR_FID | libc::FAN_REPORT_NAME | libc::FAN_REPORT_FID,
+        );
+        let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK | reports;
+        let fanotify = Fanotify::init(flags, EventFFlags::O_RDONLY)?;
+        Ok(Self { fanotify, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Marks a directory, or a file with several names; false when changes of it cannot be noticed.
+    pub(super) fn add(&self, file: FileId, fd: BorrowedFd<'_>) -> bool {
+        {
+            let state = self.lock();
+            if state.marked.contains(&file) {
+                return true;
+            }
+            if state.marked.len() >= WATCHED_FILES_MAX {
+                return false;
+            }
+        }
+        let Ok(handle) = handle_of(fd) else { return false };
+        // First known, then marked: nothing is told of what nobody knows.
+        self.lock().by_handle.insert(handle.clone(), file);
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let marked =
+            self.fanotify.mark(MarkFlags::FAN_MARK_ADD, CHANGES, rustix::fs::CWD, Some(path.as_str()));
+        let mut state = self.lock();
+        match marked {
+            Ok(()) => {
+                state.marked.insert(file);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "changes there cannot be noticed");
+                state.by_handle.remove(&handle);
+            }
+        }
+        marked.is_ok()
+    }
+
+    /// Notes what has this name in a marked directory; false when there are too many.
+    pub(super) fn add_name(&self, dir: FileId, name: &Name, file: FileId) -> bool {
+        let mut state = self.lock();
+        let full = state.names_count >= WATCHED_NAMES_MAX;
+        let names = state.names.entry(dir).or_default();
+        match names.get_mut(name) {
+            Some(known) => *known = file,
+            None if full => return false,
+            None => {
+                names.insert(name.clone(), file);
+                state.names_count += 1;
+            }
+        }
+        true
+    }
+
+    /// Waits for what happens, for `limit` at most: what other processes do, and, if `own_too` says so by then, this
+    /// one. `None`: nothing,
+    /// and nothing is left to be told.
+    pub(super) fn wait(&self, limit: Duration, own_too: impl Fn() -> bool) -> Option<Noticed> {
+        let fd = self.fanotify.as_fd();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        let limit = Timespec::try_from(limit).ok()?;
+        if poll(&mut fds, Some(&limit)).ok()? == 0 {
+            return None;
+        }
+        let mut buffer = vec![0; 64 << 10];
+        let read = match rustix::io::read(fd, &mut buffer) {
+            Ok(read) => read,
+            Err(Errno::AGAIN) => return None,
+            Err(Errno::INTR) => return Some(Noticed::Files(Vec::new())),
+            Err(error) => {
+                tracing::error!(%error, "changes cannot be noticed any more");
+                return Some(Noticed::All);
+            }
+        };
+        // Whoever changes something says so before: by now it is known.
+        let ignored = (!own_too()).then_some(std::process::id() as i32);
+        Some(self.lock().noticed(&buffer[..read], ignored))
+    }
+}
+
+impl State {
+    /// Reads events: `struct fanotify_event_metadata`, each followed by records that say what it is about.
+    fn noticed(&mut self, mut events: &[u8], ignored: Option<i32>) -> Noticed {
+        const METADATA_BYTES: usize = 24;
+        let mut files = Vec::new();
+        while events.len() >= METADATA_BYTES {
+            let length =
+                (events[..4].iter().rev().fold(0, |n, &b| n << 8 | usize::from(b))).max(METADATA_BYTES);
+            let Some((event, rest)) = events.split_at_checked(length) else { return Noticed::All };
+            events = rest;
+            let mut metadata = &event[6..METADATA_BYTES];
+            let metadata_bytes = usize::from(metadata.get_u16_ne());
+            let mask = metadata.get_u64_ne();
+            let pid = {
+                metadata.advance(4);
+                metadata.get_i32_ne()
+            };
+            if mask & libc::FAN_Q_OVERFLOW != 0 {
+                return Noticed::All;
+            }
+            if ignored == Some(pid) {
+                continue;
+            }
+            let Some(mut records) = event.get(metadata_bytes..) else { return Noticed::All };
+            while let Some((about, rest)) = next_record(records) {
+                records = rest;
+                self.told_of(&about, mask, &mut files);
+            }
+        }
+        files.sort_unstable();
+        files.dedup();
+        Noticed::Files(files)
+    }
+
+    fn told_of(&mut self, about: &About<'_>, mask: u64, files: &mut Vec<FileId>) {
+        let Some(&marked) = self.by_handle.get(about.handle) else { return };
+        let names = self.names.get_mut(&marked);
+        let is_itself = about.name.is_none();
+        // Of its children only those change it that come or go.
+        if is_itself
+            || mask & (libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO) != 0
+        {
+            files.push(marked);
+        }
+        if let (Some(name), Some(names)) = (&about.name, names) {
+            files.extend(names.get(name));
+        }
+        if is_itself && mask & libc::FAN_DELETE_SELF != 0 {
+            // The kernel has dropped its mark with it.
+            self.by_handle.remove(about.handle);
+            self.marked.remove(&marked);
+            self.names_count -= self.names.remove(&marked).map_or(0, |names| names.len());
+        }
+    }
+}
+
+/// What an event is about: a marked file, or a name in it.
+#[derive(Debug)]
+struct About<'a> {
+    handle: &'a [u8],
+    name: Option<Name>,
+}
+
+/// The first of some records: `struct fanotify_event_info_fid` with a file handle, and a name where it has one.
+fn next_record(records: &[u8]) -> Option<(About<'_>, &[u8])> {
+    const HEADER_BYTES: usize = 4;
+    const FSID_BYTES: usize = 8;
+    let mut header = records.get(..HEADER_BYTES)?;
+    let kind = header.get_u8();
+    header.advance(1);
+    let (record, rest) = records.split_at_checked(usize::from(header.get_u16_ne()).max(HEADER_BYTES))?;
+    let handle = record.get(HEADER_BYTES + FSID_BYTES..)?;
+    let bytes = handle.get(..4)?.get_u32_ne() as usize;
+    let (handle, name) = handle.split_at_checked(8 + bytes)?;
+    let name = match kind {
+        libc::FAN_EVENT_INFO_TYPE_DFID_NAME => {
+            let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+            Name::new(&name[..end]).ok() // `.`: the directory itself
+        }
+        _ => None,
+    };
+    Some((About { handle, name }, rest))
+}
+
+/// `struct file_handle`, as events have it: length, type, bytes.
+fn handle_of(fd: BorrowedFd<'_>) -> Result<Box<[u8]>, Errno> {
+    /// The header, and MAX_HANDLE_SZ.
+    #[repr(C, align(8))]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        handle: [u8; 128],
+    }
+    let mut handle = MaybeUninit::<Handle>::zeroed();
+    let mut mount = 0;
+    // SAFETY: all zeros are a `Handle`; `bytes` says how many the kernel may write behind the header, and these are there.
+    let result = unsafe {
+        handle.assume_init_mut().bytes = 128;
+        let (fd, path) = (fd.as_raw_fd(), c"".as_ptr());
+        libc::name_to_handle_at(fd, path, handle.as_mut_ptr().cast(), &raw mut mount, libc::AT_EMPTY_PATH)
+    };
+    if result != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    // SAFETY: as above; the kernel has written a part of it.
+    let handle = unsafe { handle.assume_init() };
+    let mut bytes = Vec::with_capacity(8 + 128);
+    bytes.extend_from_slice(&handle.bytes.to_ne_bytes());
+    bytes.extend_from_slice(&handle.kind.to_ne_bytes());
+    bytes.extend_from_slice(handle.handle.get(..handle.bytes as usize).ok_or(Errno::OVERFLOW)?);
+    Ok(bytes.into())
+}

@@ -1,0 +1,369 @@
+//! What mounts keep is what is there: nobody sees the past, whoever changes files, by whatever way.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+
+use crate::mounting::Mounted;
+use crate::stage::process::wait_for;
+use crate::stage::{Need, Stage, Way};
+
+const NOTICED_WITHIN: Duration = Duration::from_secs(20);
+
+/// Waits until a change that was made at the server is seen.
+fn seen(what: &str, look: impl Fn() -> bool) {
+    wait_for(what, NOTICED_WITHIN, || look().then_some(()));
+}
+
+#[test]
+fn what_is_known_is_not_asked_again() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 20ms --rate 1Gbit");
+    let far = stage.path("far");
+    fs::create_dir(far.join("many")).unwrap();
+    let count = 1000;
+    for number in 0..count {
+        fs::write(far.join(format!("many/file-{number}")), number.to_string()).unwrap();
+    }
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let list = || {
+        let names = fs::read_dir(mounted.path("many")).unwrap().map(|entry| entry.unwrap().path());
+        names.map(|path| fs::symlink_metadata(path).unwrap().len()).sum::<u64>()
+    };
+    let bytes = |what: &dyn Fn()| {
+        let before = stage.carried(Way::Pull).bytes;
+        what();
+        stage.carried(Way::Pull).bytes - before
+    };
+    let first = bytes(&|| assert_eq!(list(), 2890));
+    // What is asked again and again all the same: is the server there, may leases be used on.
+    let idle = 20_000;
+    assert!(first > 5 * idle, "{first} bytes for a listing of {count}");
+    for _ in 0..2 {
+        let again = bytes(&|| assert_eq!(list(), 2890));
+        assert!(again < idle, "{again} bytes for what is known");
+    }
+    // Absence is known as well, and a small file that has been read.
+    let look = || {
+        assert!(!mounted.path("many/absent").exists());
+        assert_eq!(fs::read_to_string(mounted.path("many/file-7")).unwrap(), "7");
+    };
+    look();
+    let again = bytes(&|| (0..200).for_each(|_| look()));
+    assert!(again < idle, "{again} bytes for what is known");
+    mounted.program.stop().expect(0);
+}
+
+#[test]
+fn changes_that_are_made_at_the_server_are_noticed() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms");
+    let far = stage.path("far");
+    fs::create_dir_all(far.join("d/e")).unwrap();
+    fs::write(far.join("d/f"), "first").unwrap();
+    fs::write(far.join("d/once"), "o").unwrap();
+    fs::hard_link(far.join("d/once"), far.join("d/e/twice")).unwrap();
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let names = |below: &str| fs::read_dir(mounted.path(below)).unwrap().count();
+    let read = |below: &str| fs::read_to_string(mounted.path(below)).unwrap_or_default();
+    let mode = |below: &str| fs::symlink_metadata(mounted.path(below)).map_or(0, |attr| attr.mode() & 0o777);
+    // All is known here.
+    assert_eq!((names("d"), names("d/e"), read("d/f"), read("d/once")), (3, 1, "first".into(), "o".into()));
+    assert!(!mounted.path("d/new").exists());
+
+    fs::write(far.join("d/f"), "second").unwrap();
+    seen("new bytes", || read("d/f") == "second");
+    OpenOptions::new().append(true).open(far.join("d/f")).unwrap().write_all_at(b"s", 6).unwrap();
+    seen("more bytes", || read("d/f") == "seconds");
+    fs::set_permissions(far.join("d/f"), fs::Permissions::from_mode(0o604)).unwrap();
+    seen("a new mode", || mode("d/f") == 0o604);
+    fs::write(far.join("d/new"), "n").unwrap();
+    seen("a new name", || mounted.path("d/new").exists() && names("d") == 4);
+    fs::rename(far.join("d/new"), far.join("d/e/moved")).unwrap();
+    seen("a name that has gone", || !mounted.path("d/new").exists());
+    seen("a name that has come", || read("d/e/moved") == "n");
+    fs::write(far.join("d/e/moved"), "m").unwrap();
+    seen("bytes of a file that was moved", || read("d/e/moved") == "m");
+    fs::write(far.join("d/e/twice"), "t").unwrap();
+    seen("bytes under another name", || read("d/once") == "t");
+    fs::remove_file(far.join("d/f")).unwrap();
+    seen("a file that has gone", || !mounted.path("d/f").exists());
+    fs::remove_dir_all(far.join("d/e")).unwrap();
+    seen("a directory that has gone", || !mounted.path("d/e").exists());
+    // Renamed here, changed there.
+    fs::rename(mounted.path("d/once"), mounted.path("d/again")).unwrap();
+    assert_eq!(read("d/again"), "t");
+    fs::write(far.join("d/again"), "a").unwrap();
+    seen("bytes under a new name", || read("d/again") == "a");
+    mounted.program.stop().expect(0);
+}
+
+#[test]
+fn what_is_copied_to_the_server_is_noticed() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms");
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    for round in 0..3 {
+        let words = format!("words of round {round}");
+        fs::write(stage.path("near/f"), &words).unwrap();
+        stage.run(&mut stage.copy(Way::Push, &["-f"], "f")).expect(0);
+        seen("a copy", || fs::read_to_string(mounted.path("f")).is_ok_and(|read| read == words));
+    }
+    mounted.program.stop().expect(0);
+}
+
+/// One read or write of a register, by the clock of this machine.
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    begin: Duration,
+    end: Duration,
+    value: u64,
+    is_write: bool,
+}
+
+/// Whether there is an order of all operations that each could have been carried out in at one moment between its begin
+/// and its end. Each value is written once; 0 is there from the beginning. (Gibbons and Korach: Testing Shared
+/// Memories, SIAM J. Comput. 26, 1997: a value's zone goes from its first end to its last begin.)
+fn is_linearizable(ops: &[Op]) -> Result<(), String> {
+    let mut of_value = std::collections::BTreeMap::<u64, Vec<Op>>::new();
+    of_value.entry(0).or_default().push(Op {
+        begin: Duration::ZERO,
+        end: Duration::ZERO,
+        value: 0,
+        is_write: true,
+    });
+    for op in ops {
+        of_value.entry(op.value).or_default().push(*op);
+    }
+    let (mut forward, mut backward) = (Vec::new(), Vec::new());
+    for (value, ops) in &of_value {
+        let write =
+            ops.iter().find(|op| op.is_write).ok_or(format!("{value} was read, and never written"))?;
+        if let Some(read) = ops.iter().find(|op| op.end < write.begin) {
+            return Err(format!("{value} was read before it was written: {read:?}, {write:?}"));
+        }
+        let first_end = ops.iter().map(|op| op.end).min().unwrap_or_default();
+        let last_begin = ops.iter().map(|op| op.begin).max().unwrap_or_default();
+        if first_end < last_begin {
+            forward.push((first_end, last_begin, *value));
+        } else {
+            backward.push((last_begin, first_end, *value));
+        }
+    }
+    forward.sort_unstable();
+    for pair in forward.windows(2) {
+        if pair[1].0 < pair[0].1 {
+            return Err(format!(
+                "{} and {} were both there before and after each other",
+                pair[0].2, pair[1].2
+            ));
+        }
+    }
+    for (begin, end, value) in backward {
+        let place = forward.partition_point(|zone| zone.0 < begin);
+        if let Some(zone) = place.checked_sub(1).map(|place| forward[place])
+            && end < zone.1
+        {
+            return Err(format!("{value} came and went while {} was there", zone.2));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_check_finds_what_is_wrong() {
+    let op = |begin: u64, end: u64, value, is_write| Op {
+        begin: Duration::from_millis(begin),
+        end: Duration::from_millis(end),
+        value,
+        is_write,
+    };
+    let (read, write) = (|b, e, v| op(b, e, v, false), |b, e, v| op(b, e, v, true));
+    is_linearizable(&[]).unwrap();
+    is_linearizable(&[write(1, 5, 1), read(2, 3, 0), read(3, 4, 1), read(6, 7, 1)]).unwrap();
+    // While two are written, either may be read, but not in turns.
+    is_linearizable(&[write(1, 9, 1), write(1, 9, 2), read(2, 3, 1), read(4, 5, 2), read(10, 11, 2)])
+        .unwrap();
+    for wrong in [
+        vec![write(1, 2, 1), read(3, 4, 0)],
+        vec![write(1, 9, 1), read(2, 3, 1), read(4, 5, 0)],
+        vec![write(1, 9, 1), write(1, 9, 2), read(2, 3, 1), read(4, 5, 2), read(6, 7, 1)],
+        vec![write(1, 2, 1), write(3, 4, 2), read(5, 6, 1)],
+        vec![read(1, 2, 7)],
+        vec![read(1, 2, 7), write(3, 4, 7)],
+    ] {
+        is_linearizable(&wrong).unwrap_err();
+    }
+}
+
+/// A place with a value that can be read and written whole.
+trait Register: Send + Sync {
+    fn read(&self) -> Option<u64>;
+    fn write(&self, value: u64) -> bool;
+}
+
+/// Eight bytes of an open file.
+struct Bytes(File, u64);
+
+impl Register for Bytes {
+    fn read(&self) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.0.read_exact_at(&mut bytes, self.1).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    fn write(&self, value: u64) -> bool {
+        self.0.write_all_at(&value.to_le_bytes(), self.1).is_ok()
+    }
+}
+
+/// A file that is opened, read or replaced, and closed each time; a name that leads to another.
+struct Named(PathBuf);
+
+impl Register for Named {
+    fn read(&self) -> Option<u64> {
+        fs::read_to_string(&self.0).ok()?.parse().ok()
+    }
+
+    fn write(&self, value: u64) -> bool {
+        let new = self.0.with_extension(value.to_string());
+        fs::write(&new, value.to_string()).is_ok() && fs::rename(&new, &self.0).is_ok()
+    }
+}
+
+/// The target of a link that is replaced.
+struct Link(PathBuf);
+
+impl Register for Link {
+    fn read(&self) -> Option<u64> {
+        fs::read_link(&self.0).ok()?.to_str()?.parse().ok()
+    }
+
+    fn write(&self, value: u64) -> bool {
+        let new = self.0.with_extension(value.to_string());
+        symlink(value.to_string(), &new).is_ok() && fs::rename(&new, &self.0).is_ok()
+    }
+}
+
+/// How long registers are played with: a few seconds, or as LONGHAUL_CHECK_SECONDS says.
+fn check_time() -> Duration {
+    let asked = std::env::var("LONGHAUL_CHECK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(asked.unwrap_or(5))
+}
+
+#[test]
+fn readers_and_writers_on_two_mounts_agree_on_an_order() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 4ms --rate 1Gbit");
+    let far = stage.path("far");
+    fs::write(far.join("bytes"), vec![0; 4 << 20]).unwrap();
+    fs::write(far.join("reopened"), vec![0; 2 << 20]).unwrap();
+    fs::write(far.join("named"), "0").unwrap();
+    symlink("0", far.join("link")).unwrap();
+    let _server = stage.serve();
+    let mounts = [Mounted::new(&stage, "one", &[]), Mounted::new(&stage, "other", &[])];
+    let open = |mounted: &Mounted<'_>, writes: bool| {
+        File::options().read(true).write(writes).open(mounted.path("bytes")).unwrap()
+    };
+    // Each register as each of two users of each mount has it; one of a pair reads, one writes.
+    type Users = Vec<(Box<dyn Register>, bool)>;
+    let registers: Vec<(&str, Users)> = vec![
+        ("the beginning of a file", users(&mounts, |m, w| Box::new(Bytes(open(m, w), 0)))),
+        ("bytes across blocks", users(&mounts, |m, w| Box::new(Bytes(open(m, w), (1 << 20) - 4)))),
+        (
+            "bytes of a file opened each time",
+            users(&mounts, |m, _| Box::new(Reopened(m.path("reopened"), 1 << 20))),
+        ),
+        ("a file under a name", users(&mounts, |m, _| Box::new(Named(m.path("named"))))),
+        ("a link's target", users(&mounts, |m, _| Box::new(Link(m.path("link"))))),
+    ];
+    let begun = Instant::now();
+    let until = check_time();
+    let histories: Vec<(&str, Mutex<Vec<Op>>)> =
+        registers.iter().map(|(name, _)| (*name, Mutex::default())).collect();
+    std::thread::scope(|scope| {
+        for ((_, users), (_, history)) in registers.iter().zip(&histories) {
+            for (number, (register, writes)) in users.iter().enumerate() {
+                scope.spawn(move || {
+                    let mut count = 0;
+                    while begun.elapsed() < until {
+                        let begin = begun.elapsed();
+                        let value = if *writes {
+                            count += 1;
+                            let value = count * 16 + number as u64;
+                            assert!(register.write(value), "a write failed");
+                            std::thread::sleep(Duration::from_millis(value % 23)); // readers get to keep something
+                            Some(value)
+                        } else {
+                            register.read()
+                        };
+                        let end = begun.elapsed();
+                        if let Some(value) = value {
+                            history.lock().unwrap().push(Op { begin, end, value, is_write: *writes });
+                        }
+                    }
+                });
+            }
+        }
+    });
+    for (name, history) in histories {
+        let ops = history.into_inner().unwrap();
+        let writes = ops.iter().filter(|op| op.is_write).count();
+        assert!(writes > 10 && ops.len() > 2 * writes, "{name}: {} operations, {writes} writes", ops.len());
+        is_linearizable(&ops).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    for mounted in mounts {
+        mounted.program.stop().expect(0);
+    }
+}
+
+/// As [`Bytes`], of a file that is opened anew each time.
+struct Reopened(PathBuf, u64);
+
+impl Register for Reopened {
+    fn read(&self) -> Option<u64> {
+        Bytes(File::open(&self.0).ok()?, self.1).read()
+    }
+
+    fn write(&self, value: u64) -> bool {
+        File::options().write(true).open(&self.0).is_ok_and(|file| Bytes(file, self.1).write(value))
+    }
+}
+
+fn users<'a>(
+    mounts: &[Mounted<'a>; 2],
+    user: impl Fn(&Mounted<'a>, bool) -> Box<dyn Register>,
+) -> Vec<(Box<dyn Register>, bool)> {
+    mounts.iter().flat_map(|mounted| [false, true].map(|writes| (user(mounted, writes), writes))).collect()
+}
+
+#[test]
+fn a_client_that_stands_still_holds_nobody_up_for_ever_and_sees_no_past() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms");
+    fs::write(stage.path("far/f"), "first").unwrap();
+    let _server = stage.serve();
+    let stands = Mounted::new(&stage, "one", &[]);
+    let goes_on = Mounted::new(&stage, "other", &[]);
+    let read = |path: &Path| fs::read_to_string(path);
+    assert_eq!(read(&stands.path("f")).unwrap(), "first");
+    kill(stands.program.pid(), Signal::SIGSTOP).unwrap();
+    let begun = Instant::now();
+    fs::write(goes_on.path("f"), "second").unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(60), "it took {:?}", begun.elapsed());
+    assert_eq!(read(&goes_on.path("f")).unwrap(), "second");
+    kill(stands.program.pid(), Signal::SIGCONT).unwrap();
+    // Its session has been ended: an error, and never what was there.
+    match read(&stands.path("f")) {
+        Ok(words) => assert_eq!(words, "second"),
+        Err(error) => assert_ne!(error.kind(), std::io::ErrorKind::NotFound),
+    }
+    goes_on.program.stop().expect(0);
+}
