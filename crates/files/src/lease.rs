@@ -92,13 +92,18 @@ pub struct Leases {
 }
 
 impl Leases {
+    /// A client begins.
+    pub fn join(&mut self, client: Client) {
+        self.of_client.entry(client).or_default();
+    }
+
     /// Gives `client` a lease on `file`, or tells the number of the one it has. `None`: somebody is changing it, the
-    /// client has been told to give it up, or has too many.
+    /// client has been told to give it up, has too many, or is gone.
     pub fn grant(&mut self, client: Client, file: FileId) -> Option<Serial> {
-        let of_client = self.of_client.entry(client).or_default();
+        let of_client = self.of_client.get_mut(&client)?; // or it is over
         let entry = self.files.entry(file).or_default();
         if entry.changes.values().any(|&changer| changer != client) {
-            return None;
+            return None; // it is used
         }
         if let Some(held) = entry.held.get(&client) {
             return held.broken_at.is_none().then_some(held.serial);

@@ -113,3 +113,9 @@ const _: () = assert!(BLOCKS_COMING_MAX <= SENDINGS_MAX);
 
 /// Names of one directory that a client reads: as many as a copy takes of one.
 pub const LISTING_ENTRIES_MAX: usize = 4 << 20;
+
+/// Breaks that a client remembers for the sake of answers under way, some 50 bytes each.
+pub const BREAKS_KNOWN_MAX: usize = 64 << 10;
+
+/// Ranges of one write over the lanes that have come out of order: pieces are of 64 KiB and more.
+pub const WRITE_RANGES_MAX: usize = 1024;

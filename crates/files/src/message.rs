@@ -60,9 +60,43 @@ pub(crate) struct Request {
 
 /// An operation, and the outcome that it has.
 pub(crate) trait Operation {
-    type Outcome: Message + Default;
+    type Outcome: Message + Default + Tells;
 
     fn ask(self) -> Ask;
+}
+
+/// What an outcome tells of, each time it counts.
+pub(crate) trait Tells {
+    fn told(&self) -> Vec<u64> {
+        Vec::new()
+    }
+}
+
+impl Tells for Nothing {}
+impl Tells for Attr {}
+impl Tells for Attached {}
+impl Tells for Content {}
+impl Tells for Opened {}
+impl Tells for Count {}
+impl Tells for Loser {}
+impl Tells for FileSystem {}
+
+impl Tells for Node {
+    fn told(&self) -> Vec<u64> {
+        vec![self.attr.node]
+    }
+}
+
+impl Tells for Created {
+    fn told(&self) -> Vec<u64> {
+        self.node.told()
+    }
+}
+
+impl Tells for Listing {
+    fn told(&self) -> Vec<u64> {
+        self.entries.iter().filter_map(|entry| Some(entry.attr?.node)).collect()
+    }
 }
 
 /// Declares the operations: their messages, outcomes and tags in [`Ask`].
@@ -98,8 +132,8 @@ operations! {
     "6" ReadLink -> Content,
     "7" Make -> Node,
     "8" Create -> Created,
-    "9" Remove -> Nothing,
-    "10" Rename -> Nothing,
+    "9" Remove -> Loser,
+    "10" Rename -> Loser,
     "11" Link -> Node,
     "12" Open -> Opened,
     "13" Read -> Content,
@@ -176,8 +210,8 @@ impl Reply {
         let Ok(reply) = Self::decode(bytes) else { return (Err(Errno::PROTO), Vec::new()) };
         let outcome = match reply.error {
             0 => T::decode(reply.outcome).map_err(|_| Errno::PROTO),
-            // Linux' numbers; another could be taken for success further up.
-            error @ 1..=4095 => Err(Errno::from_raw_os_error(error)),
+            // Linux' numbers for programs; the kernel takes no others from a file system.
+            error @ 1..=511 => Err(Errno::from_raw_os_error(error)),
             _ => Err(Errno::PROTO),
         };
         (outcome, reply.grants)
@@ -453,6 +487,13 @@ pub(crate) struct Remove {
     pub(crate) name: Bytes,
     #[prost(bool, tag = "3")]
     pub(crate) is_dir: bool,
+}
+
+/// The node that has lost a name; 0: there was none.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Loser {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -765,7 +806,7 @@ mod tests {
         assert_eq!(Reply::read(reply.into_bytes()), (Ok(Count { count: 7 }), grants.clone()));
         let reply = Reply::new(Err::<Count, _>(Errno::NOENT), grants.clone());
         assert_eq!(Reply::read::<Count>(reply.into_bytes()), (Err(Errno::NOENT), grants));
-        for error in [-1, 4096, i32::MIN] {
+        for error in [-1, 512, i32::MIN] {
             let reply = Reply { error, ..Reply::default() };
             assert_eq!(Reply::read::<Count>(reply.into_bytes()).0, Err(Errno::PROTO));
         }

@@ -94,6 +94,12 @@ impl Fuse {
         Self { shared, runtime }
     }
 
+    /// Who asks, as the server numbers users.
+    fn user(&self, request: &Request) -> User {
+        let ids = self.shared.ids;
+        User { uid: ids.uid(request.uid()), gid: ids.gid(request.gid()) }
+    }
+
     /// Answers a request in a task of its own.
     fn answer<F: Future<Output = ()> + Send + 'static>(&self, answer: impl FnOnce(Arc<Shared>) -> F) {
         self.runtime.spawn(answer(Arc::clone(&self.shared)));
@@ -152,10 +158,6 @@ fn device_parts(device: u32) -> (u32, u32) {
     ((device & 0xf_ff00) >> 8, (device & 0xff) | ((device >> 12) & 0xf_ff00))
 }
 
-fn user(request: &Request) -> User {
-    User { uid: request.uid(), gid: request.gid() }
-}
-
 impl Shared {
     fn file_attr(&self, attr: &Attr) -> FileAttr {
         FileAttr {
@@ -207,6 +209,20 @@ impl Shared {
             }
         }
     }
+}
+
+/// Whether modes let a user read (4), write (2) and execute (1), as is wanted. Of the user's groups one is known.
+fn may(attr: &FileAttr, uid: u32, gid: u32, wanted: u32) -> bool {
+    let mode = u32::from(attr.perm);
+    let bits = match () {
+        () if uid == 0 && (attr.kind == FileType::Directory || mode & 0o111 != 0) => 0o7,
+        () if uid == 0 => 0o6,
+        () if uid == attr.uid => mode >> 6,
+        () if gid == attr.gid => mode >> 3,
+        // One of the groups that are not known may be the file's.
+        () => mode | mode >> 3,
+    };
+    wanted & !bits == 0
 }
 
 fn empty(result: Result<(), Errno>, reply: ReplyEmpty) {
@@ -333,7 +349,7 @@ impl Filesystem for Fuse {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let (name, user) = (name.to_owned(), user(request));
+        let (name, user) = (name.to_owned(), self.user(request));
         self.answer(|shared| async move {
             let device = device_parts(device);
             let result = shared.remote.make(parent.0, name.as_bytes(), mode, device, user).await;
@@ -350,7 +366,7 @@ impl Filesystem for Fuse {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        let (name, user) = (name.to_owned(), user(request));
+        let (name, user) = (name.to_owned(), self.user(request));
         self.answer(|shared| async move {
             let mode = Kind::Directory.as_raw_mode() | (mode & 0o7777);
             let result = shared.remote.make(parent.0, name.as_bytes(), mode, (0, 0), user).await;
@@ -373,7 +389,7 @@ impl Filesystem for Fuse {
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let (name, target, user) = (name.to_owned(), target.to_owned(), user(request));
+        let (name, target, user) = (name.to_owned(), target.to_owned(), self.user(request));
         self.answer(|shared| async move {
             let target = target.as_os_str().as_bytes();
             let result = shared.remote.make_link(parent.0, name.as_bytes(), target, user).await;
@@ -426,7 +442,7 @@ impl Filesystem for Fuse {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (name, user) = (name.to_owned(), user(request));
+        let (name, user) = (name.to_owned(), self.user(request));
         self.answer(|shared| async move {
             let created =
                 shared.remote.create(parent.0, name.as_bytes(), mode, open_flags(flags), user).await;
@@ -451,6 +467,9 @@ impl Filesystem for Fuse {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if let Some(data) = self.shared.remote.read_known(file.0, offset, size) {
+            return reply.data(&data);
+        }
         self.answer(|shared| async move {
             match shared.remote.read(file.0, offset, size).await {
                 Ok(data) => reply.data(&data),
@@ -642,9 +661,20 @@ impl Filesystem for Fuse {
         });
     }
 
-    /// Where the kernel does not judge by itself, the server does when it comes to it.
-    fn access(&self, _request: &Request, _node: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        reply.error(FuseErrno::ENOSYS);
+    /// Asked where the kernel does not judge by itself: what modes say; the server judges when it comes to it.
+    fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let (uid, gid) = (request.uid(), request.gid());
+        self.answer(|shared| async move {
+            let attr = match shared.remote.attr(node.0).await {
+                Ok(attr) => shared.file_attr(&attr),
+                Err(error) => return reply.error(fuse_errno(error)),
+            };
+            let wanted = u32::try_from(mask.bits()).unwrap_or(0) & 0o7;
+            if wanted & 0o2 != 0 && shared.remote.is_read_only() {
+                return reply.error(FuseErrno::EROFS);
+            }
+            if may(&attr, uid, gid, wanted) { reply.ok() } else { reply.error(FuseErrno::EACCES) }
+        });
     }
 
     fn ioctl(

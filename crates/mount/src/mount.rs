@@ -96,8 +96,8 @@ impl Mount {
             config.mount_options.push(MountOption::NoExec);
         }
         // Where the server takes this host's word for who somebody is, this host's kernel has to judge what they may.
-        // Else the server does, for its one user.
-        if for_all {
+        // Else the server does, for its one user; others of this host get no further than modes let them.
+        if for_all || options.allow_other {
             config.mount_options.push(MountOption::DefaultPermissions);
         }
         config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };

@@ -503,12 +503,22 @@ fn count_findings(observed: &Observed, effect: Effect, share: f64) -> Option<Vec
     let (low, high) = interval_99(thrown, share * packets as f64 / thrown.max(1) as f64);
     // Counts are whole.
     let interval = Target::Between(low.ceil(), high.floor());
-    Some(vec![
+    let mut findings = vec![
         Finding::shown(effect.in_words(), found as f64)
             .beside((packets as f64 * share).round())
             .wanted(interval),
         Finding::shown("packets", packets as f64).wanted(Target::AtLeast(1e6)),
-    ])
+    ];
+    if effect == Effect::Reordering {
+        // As the receiver's kernel sees it.
+        let early = observed.far_early_segments? as f64;
+        findings.push(
+            Finding::shown("arrived before their turn", early)
+                .beside(found as f64)
+                .within(found as f64, 0.01),
+        );
+    }
+    Some(findings)
 }
 
 fn arrived_findings(observed: &Observed) -> Option<Vec<Finding>> {

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use longhaul_emulator::processors::Processors;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::traffic::{Amount, Flow, Load, Pings, Protocol, RoundTrips, udp_datagrams};
+use super::traffic::{Amount, Flow, Load, Pings, Protocol, RoundTrips, kernel_counter, udp_datagrams};
 use crate::limited::{Limited, Words, last_words, rest};
 use crate::link::{Host, Network, Shown, checked};
 use crate::server::{Listener, listens};
@@ -51,6 +51,8 @@ pub(super) struct Observed {
     pub(super) shown: Option<Shown>,
     /// Datagrams that came to the far host.
     pub(super) far_datagrams: Option<u64>,
+    /// TCP segments that came to it before their turn.
+    pub(super) far_early_segments: Option<u64>,
     /// And how many a second while a load of UDP was looked at.
     pub(super) far_datagrams_per_second: Option<f64>,
     /// Of the emulator's process.
@@ -124,9 +126,11 @@ impl Stage {
         Ok(())
     }
 
-    fn far_datagrams(&self) -> Option<u64> {
-        let output = checked(&mut self.command(Host::Far, &["cat".into(), "/proc/net/snmp".into()])).ok()?;
-        udp_datagrams(&String::from_utf8_lossy(&output.stdout))
+    /// What the far host's kernel has counted.
+    fn far_counters(&self) -> Option<String> {
+        let words = ["cat".into(), "/proc/net/snmp".into(), "/proc/net/netstat".into()];
+        let output = checked(&mut self.command(Host::Far, &words)).ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Sends the traffic and waits for its end; words of programs go to files in `directory`.
@@ -148,7 +152,7 @@ impl Stage {
         let emulator_cpu = || daemon.and_then(usage::cpu_seconds);
         let (processors, began) = (Processors::now(), Instant::now());
         let (emulator_before, machine_before) = (emulator_cpu(), usage::machine_seconds());
-        let datagrams_before = self.far_datagrams();
+        let counters_before = self.far_counters();
         let clients = self.clients(traffic, directory, &mut observed)?;
         if let Some(pings) = traffic.pings {
             rest(Duration::from_secs_f64(traffic.from.unwrap_or(0.0)))?;
@@ -168,7 +172,13 @@ impl Stage {
         observed.emulator_cpu_seconds = difference(emulator_cpu(), emulator_before);
         observed.machine_cpu_seconds = difference(usage::machine_seconds(), machine_before);
         observed.stolen = processors.and_then(Processors::stolen);
-        observed.far_datagrams = self.far_datagrams().zip(datagrams_before).map(|(now, then)| now - then);
+        let counters = self.far_counters().zip(counters_before);
+        let counted = |read: &dyn Fn(&str) -> Option<u64>| {
+            let (now, then) = counters.as_ref()?;
+            Some(read(now)? - read(then)?)
+        };
+        observed.far_datagrams = counted(&udp_datagrams);
+        observed.far_early_segments = counted(&|text| kernel_counter(text, "TcpExt", "TCPOFOQueue"));
         observed.shown = self.shown()?;
         Ok(observed)
     }

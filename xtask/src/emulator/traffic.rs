@@ -283,13 +283,16 @@ impl RoundTrips {
 /// Datagrams that have come to a host's UDP, from its `/proc/net/snmp`; also those without room in their socket, and those
 /// that came after it was closed.
 pub(super) fn udp_datagrams(snmp: &str) -> Option<u64> {
-    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Udp: "));
-    let (names, values) = (lines.next()?, lines.next()?);
-    let value = |wanted: &str| -> Option<u64> {
-        let at = names.split_whitespace().position(|name| name == wanted)?;
-        values.split_whitespace().nth(at)?.parse().ok()
-    };
+    let value = |name| kernel_counter(snmp, "Udp", name);
     Some(value("InDatagrams")? + value("NoPorts")? + value("RcvbufErrors")?)
+}
+
+/// A counter in the form of `/proc/net/snmp` and `/proc/net/netstat`: a line of names, and a line of values.
+pub(super) fn kernel_counter(text: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(": "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names.split_whitespace().position(|found| found == name)?;
+    values.split_whitespace().nth(at)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{BLOCK_BYTES, BREAKS_KNOWN_MAX};
 use crate::message::{Attr, Grant, Listed, TOP};
 
 /// Nanoseconds since an origin of the caller's choosing, also while the machine sleeps.
@@ -28,6 +28,10 @@ pub(super) struct Turn {
 #[derive(Debug, Default)]
 struct Kept {
     lease: Option<u64>,
+    /// The last question that was asked before this lease came: only answers to later ones were read under it, and the
+    /// answer that brought it.
+    since: u64,
+    brought_by: u64,
     attr: Option<Attr>,
     target: Option<Bytes>,
     /// What a directory has under names; `None`: nothing.
@@ -70,7 +74,7 @@ pub(super) struct Cache {
     by_use: BTreeMap<u64, (u64, u64)>,
     uses: u64,
     bytes: usize,
-    bytes_max: usize,
+    pub(super) bytes_max: usize,
     /// Questions that were answered from here.
     pub(super) hits: u64,
 }
@@ -79,7 +83,7 @@ impl Cache {
     /// `bytes_max`: of files.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
-            nodes: HashMap::new(),
+            nodes: HashMap::from([(TOP, Kept::default())]),
             turns: BTreeSet::new(),
             last_turn: 0,
             changes: 0,
@@ -115,6 +119,13 @@ impl Cache {
 
     /// The server takes a lease back.
     pub(super) fn broken(&mut self, Grant { node, serial }: Grant) {
+        if self.broken.len() >= BREAKS_KNOWN_MAX {
+            // More than is worth keeping: whatever is under way is not kept.
+            self.broken.clear();
+            self.changes += 1;
+            let changes = self.changes;
+            self.nodes.values_mut().for_each(|kept| kept.last_change = changes);
+        }
         if !self.turns.is_empty() {
             let known = self.broken.entry((self.last_turn + 1, node)).or_default();
             *known = (*known).max(serial);
@@ -164,11 +175,12 @@ impl Cache {
                 .broken
                 .range((turn.number + 1, 0)..)
                 .any(|(&(_, of), &broken)| of == node && broken >= serial);
-            if !gone {
-                let kept = self.nodes.entry(node).or_default();
-                if kept.lease != Some(serial) {
-                    kept.lease = Some(serial);
-                }
+            let last_turn = self.last_turn;
+            if !gone
+                && let Some(kept) = self.nodes.get_mut(&node)
+                && kept.lease != Some(serial)
+            {
+                (kept.lease, kept.since, kept.brought_by) = (Some(serial), last_turn, turn.number);
             }
         }
     }
@@ -176,20 +188,28 @@ impl Cache {
     /// Whether what a question has brought of a node may be kept.
     fn keeps(&mut self, turn: Turn, node: u64) -> Option<&mut Kept> {
         let kept = self.nodes.get_mut(&node)?;
-        (kept.lease.is_some() && kept.changing == 0 && kept.last_change <= turn.changes).then_some(kept)
+        let is_newest = kept.changing == 0 && kept.last_change <= turn.changes;
+        let is_under_it = turn.number > kept.since || turn.number == kept.brought_by;
+        (kept.lease.is_some() && is_newest && is_under_it).then_some(kept)
+    }
+
+    /// A node, known or not yet. What was asked before it was known may be older than one's own changes.
+    fn kept(&mut self, node: u64) -> &mut Kept {
+        let last_change = self.changes;
+        self.nodes.entry(node).or_insert_with(|| Kept { last_change, ..Kept::default() })
     }
 
     /// The server has told of a node once more.
     pub(super) fn told(&mut self, node: u64) {
         if node != TOP {
-            self.nodes.entry(node).or_default().told_here += 1;
+            self.kept(node).told_here += 1;
         }
     }
 
     /// This client's user knows a node once more.
     pub(super) fn tell(&mut self, node: u64) {
         if node != TOP {
-            self.nodes.entry(node).or_default().told += 1;
+            self.kept(node).told += 1;
         }
     }
 
@@ -337,7 +357,12 @@ impl Cache {
 
     /// A part of a file.
     pub(super) fn block(&mut self, now: Nanos, node: u64, place: u64) -> Option<Bytes> {
-        self.valid(now, node)?.blocks.get(&place)?;
+        let kept = self.valid(now, node)?;
+        let rest = kept.attr?.size.saturating_sub(place * BLOCK_BYTES as u64);
+        let length = kept.blocks.get(&place)?.data.len() as u64;
+        if length < rest.min(BLOCK_BYTES as u64) {
+            return None; // it was the last once
+        }
         self.uses += 1;
         let used = self.uses;
         let block = self.nodes.get_mut(&node)?.blocks.get_mut(&place)?;
@@ -358,7 +383,7 @@ impl Cache {
     pub(super) fn begin_change(&mut self, change: &OwnChange<'_>) {
         self.changes += 1;
         let number = self.changes;
-        let kept = self.nodes.entry(change.node).or_default();
+        let kept = self.kept(change.node);
         kept.changing += 1;
         kept.last_change = number;
         self.drop_changed(change);
@@ -384,14 +409,21 @@ impl Cache {
             let listing = kept.listing.take();
             self.drop_listing(listing);
         }
-        if let Some((from, to)) = change.bytes {
-            // The block before the end may have been the last, and short.
-            let first = from / BLOCK_BYTES as u64;
-            self.drop_blocks(
-                change.node,
-                first.saturating_sub(u64::from(to == u64::MAX)),
-                to / BLOCK_BYTES as u64,
-            );
+        if change.rights {
+            self.drop_all(change.node);
+        } else if let Some((from, to)) = change.bytes {
+            self.drop_blocks(change.node, from / BLOCK_BYTES as u64, to / BLOCK_BYTES as u64);
+            self.drop_short(change.node);
+        }
+    }
+
+    /// A file's last block is short; it may not be the last any more.
+    fn drop_short(&mut self, node: u64) {
+        let last = self.nodes.get(&node).and_then(|kept| kept.blocks.last_key_value());
+        if let Some((&place, block)) = last
+            && block.data.len() < BLOCK_BYTES
+        {
+            self.drop_blocks(node, place, place);
         }
     }
 }
@@ -404,4 +436,181 @@ pub(super) struct OwnChange<'a> {
     pub(super) name: Option<&'a [u8]>,
     /// Bytes of it: from, and up to.
     pub(super) bytes: Option<(u64, u64)>,
+    /// Who may do what with it: nothing that is known says whether it may be known still.
+    pub(super) rights: bool,
+}
+
+impl<'a> OwnChange<'a> {
+    /// Of its attributes.
+    pub(super) fn of(node: u64) -> Self {
+        Self { node, name: None, bytes: None, rights: false }
+    }
+
+    /// Of a name in it.
+    pub(super) fn of_name(node: u64, name: &'a [u8]) -> Self {
+        Self { name: Some(name), ..Self::of(node) }
+    }
+
+    /// Of its bytes, from and up to.
+    pub(super) fn of_bytes(node: u64, from: u64, to: u64) -> Self {
+        Self { bytes: Some((from, to)), ..Self::of(node) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: u64 = 7;
+    const TERM: Duration = Duration::from_secs(20);
+
+    fn attr(node: u64, size: u64) -> Attr {
+        Attr { node, size, ..Attr::default() }
+    }
+
+    fn grant(serial: u64) -> [Grant; 1] {
+        [Grant { node: NODE, serial }]
+    }
+
+    /// A cache whose leases hold, and that knows a node.
+    fn cache() -> Cache {
+        let mut cache = Cache::new(3 * BLOCK_BYTES);
+        cache.renewed(0, TERM);
+        cache.told(NODE);
+        cache.tell(NODE);
+        cache
+    }
+
+    /// Asks what the node is, and is answered at once.
+    fn learn(cache: &mut Cache, serial: u64, size: u64) {
+        let turn = cache.begin();
+        cache.granted(turn, &grant(serial));
+        cache.keep_attr(turn, attr(NODE, size));
+        cache.end(turn);
+    }
+
+    #[test]
+    fn what_was_learnt_under_a_lease_is_known_until_it_is_broken_or_over() {
+        let mut cache = cache();
+        learn(&mut cache, 1, 5);
+        assert_eq!(cache.attr(0, NODE), Some(attr(NODE, 5)));
+        assert_eq!(cache.attr(TERM.as_nanos() as Nanos, NODE), None);
+        cache.renewed(1, TERM);
+        assert!(cache.attr(TERM.as_nanos() as Nanos, NODE).is_some());
+        cache.broken(grant(1)[0]);
+        assert_eq!(cache.attr(0, NODE), None);
+    }
+
+    #[test]
+    fn a_lease_that_was_broken_on_its_way_is_not_taken() {
+        let mut cache = cache();
+        let turn = cache.begin();
+        cache.broken(grant(1)[0]);
+        cache.granted(turn, &grant(1));
+        cache.keep_attr(turn, attr(NODE, 5));
+        cache.end(turn);
+        assert_eq!(cache.attr(0, NODE), None);
+        assert!(cache.broken.is_empty(), "nobody can bring it any more");
+        learn(&mut cache, 2, 6);
+        assert_eq!(cache.attr(0, NODE), Some(attr(NODE, 6)));
+    }
+
+    #[test]
+    fn an_old_answer_is_not_kept_under_a_newer_lease() {
+        let mut cache = cache();
+        learn(&mut cache, 1, 5);
+        let old = cache.begin();
+        cache.broken(grant(1)[0]);
+        learn(&mut cache, 2, 9);
+        // It was read before the change that broke the first lease.
+        cache.keep_attr(old, attr(NODE, 5));
+        cache.keep_block(old, NODE, 0, Bytes::from_static(b"old"));
+        cache.end(old);
+        assert_eq!(cache.attr(0, NODE), Some(attr(NODE, 9)));
+        assert_eq!(cache.block(0, NODE, 0), None);
+    }
+
+    #[test]
+    fn nothing_is_kept_that_was_asked_before_a_change_of_one_s_own() {
+        let mut cache = cache();
+        learn(&mut cache, 1, 5);
+        let before = cache.begin();
+        let change = OwnChange::of_bytes(NODE, 0, 3);
+        cache.begin_change(&change);
+        assert_eq!(cache.attr(0, NODE), None, "nor is anything known meanwhile");
+        let during = cache.begin();
+        cache.end_change(&change);
+        for turn in [before, during] {
+            cache.keep_attr(turn, attr(NODE, 5));
+            assert_eq!(cache.attr(0, NODE), None);
+        }
+        // Nor when the node was forgotten and found anew in between.
+        cache.forget(NODE, 1);
+        cache.told(NODE);
+        cache.tell(NODE);
+        cache.granted(before, &grant(2));
+        cache.keep_attr(before, attr(NODE, 5));
+        assert_eq!(cache.attr(0, NODE), None);
+        cache.end(before);
+        cache.end(during);
+        learn(&mut cache, 2, 3);
+        assert!(cache.attr(0, NODE).is_some());
+    }
+
+    #[test]
+    fn the_last_block_of_a_file_that_has_grown_is_not_all_there_is() {
+        let mut cache = cache();
+        learn(&mut cache, 1, 600);
+        let turn = cache.begin();
+        cache.keep_block(turn, NODE, 0, vec![1; 600].into());
+        assert!(cache.block(0, NODE, 0).is_some());
+        let change = OwnChange::of_bytes(NODE, 3 << 20, 4 << 20);
+        cache.begin_change(&change);
+        cache.end_change(&change);
+        learn(&mut cache, 1, 4 << 20);
+        assert_eq!(cache.block(0, NODE, 0), None);
+        // One that comes late and short is of no use either.
+        let turn = cache.begin();
+        cache.keep_block(turn, NODE, 0, vec![1; 600].into());
+        assert_eq!(cache.block(0, NODE, 0), None);
+    }
+
+    #[test]
+    fn blocks_make_room_for_others() {
+        let mut cache = cache();
+        learn(&mut cache, 1, 100 << 20);
+        let turn = cache.begin();
+        for place in 0..4 {
+            cache.keep_block(turn, NODE, place, vec![1; BLOCK_BYTES].into());
+            if place == 2 {
+                assert!(cache.block(0, NODE, 0).is_some(), "used last");
+            }
+        }
+        let here: Vec<u64> = (0..4).filter(|place| cache.block(0, NODE, *place).is_some()).collect();
+        assert_eq!((here, cache.bytes), (vec![0, 2, 3], 3 * BLOCK_BYTES));
+        cache.forget(NODE, 1);
+        assert_eq!((cache.bytes, cache.by_use.len()), (0, 0));
+        assert_eq!(cache.take_forgotten(10), [(NODE, 1)]);
+    }
+
+    #[test]
+    fn names_are_known_with_what_they_lead_to() {
+        let mut cache = cache();
+        let turn = cache.begin();
+        cache.granted(turn, &[Grant { node: TOP, serial: 1 }, Grant { node: NODE, serial: 2 }]);
+        cache.keep_attr(turn, attr(NODE, 5));
+        cache.keep_name(turn, TOP, Bytes::from_static(b"n"), Some(NODE));
+        cache.keep_name(turn, TOP, Bytes::from_static(b"absent"), None);
+        cache.end(turn);
+        assert_eq!(cache.look_up(0, TOP, b"n"), Some(Some(attr(NODE, 5))));
+        assert_eq!(cache.look_up(0, TOP, b"absent"), Some(None));
+        assert_eq!(cache.look_up(0, TOP, b"other"), None, "that is not known");
+        let change = OwnChange::of_name(TOP, b"absent");
+        cache.begin_change(&change);
+        cache.end_change(&change);
+        assert_eq!(cache.look_up(0, TOP, b"absent"), None);
+        assert!(cache.look_up(0, TOP, b"n").is_some(), "other names are as they were");
+        cache.broken(Grant { node: NODE, serial: 2 });
+        assert_eq!(cache.look_up(0, TOP, b"n"), None);
+    }
 }

@@ -7,12 +7,14 @@ mod transfers;
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use longhaul_transport::session::RequestError;
 use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
 use prost::Message;
 use rustix::fs::OFlags;
@@ -20,14 +22,14 @@ use rustix::io::Errno;
 use tokio::sync::{Notify, watch};
 
 use crate::limits::{
-    BLOCK_BYTES, BLOCKS_COMING_MAX, INLINE_BYTES_MAX, LEASE_TERM, LISTING_ENTRIES_MAX, READ_BYTES_MAX,
-    RENEW_EVERY, WRITES_OPEN_MAX,
+    BLOCK_BYTES, BLOCKS_COMING_MAX, INLINE_BYTES_MAX, LEASE_TERM, LISTING_ENTRIES_MAX, OVERDUE_AFTER,
+    READ_BYTES_MAX, RENEW_EVERY, WRITES_OPEN_MAX,
 };
 use crate::message::{
     Allocate, Attach, Attached, Attr, Caller, Close, CopyRange, Create, FileSystem, Forget, Forgotten,
-    GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Lookup, Make, NewTime, Node, Notice, Open, Operation,
-    Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename, Renew, Reply, Seek, SetAttr, SetXattr, Settle,
-    StatFs, Sync, SyncDir, WireTime, Write, object,
+    GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Lookup, Loser, Make, NewTime, Node, Notice, Open,
+    Operation, Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename, Renew, Reply, Seek, SetAttr, SetXattr,
+    Settle, StatFs, Sync, SyncDir, Tells, WireTime, Write, object,
 };
 use cache::{Cache, Nanos, OwnChange, Turn};
 use reading::{Plan, Reading};
@@ -183,7 +185,7 @@ pub enum AttachError {
     Refused(String),
     /// The session.
     #[error(transparent)]
-    Request(#[from] longhaul_transport::session::RequestError),
+    Request(#[from] RequestError),
     /// The reply is none.
     #[error("the server answers, but not as one that serves files: it may be older")]
     Foreign,
@@ -215,8 +217,8 @@ pub struct Remote {
     inner: Arc<Inner>,
 }
 
-/// A block on its way, and what has become of it.
-type Coming = watch::Receiver<Option<Result<Bytes, Errno>>>;
+/// Word of a block that has come.
+type Coming = watch::Receiver<Option<()>>;
 
 #[derive(Debug)]
 struct Inner {
@@ -227,6 +229,7 @@ struct Inner {
     acts_for_all: bool,
     user: User,
     over: AtomicBool,
+    runtime: tokio::runtime::Handle,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     last_file: AtomicU64,
     /// Blocks on their way: those who wait for one share it.
@@ -276,6 +279,7 @@ impl Remote {
                 acts_for_all,
                 user: User { uid, gid },
                 over: AtomicBool::new(false),
+                runtime: tokio::runtime::Handle::current(),
                 files: Mutex::default(),
                 last_file: AtomicU64::new(0),
                 coming: Mutex::default(),
@@ -357,7 +361,8 @@ impl Remote {
         match self.inner.session.request(operation.ask().into_bytes()).await {
             Ok(reply) => Reply::read(reply),
             Err(error) => {
-                if !self.inner.over.swap(true, Ordering::SeqCst) {
+                let expected = matches!(error, RequestError::Ended(SessionEnd::Closed));
+                if !self.inner.over.swap(true, Ordering::SeqCst) && !expected {
                     tracing::error!(%error, "the server's files cannot be used any more");
                 }
                 (Err(Errno::IO), Vec::new())
@@ -374,6 +379,7 @@ impl Remote {
         let asking = Asking::begin(&self.inner.client);
         let (outcome, grants) = self.call(operation).await;
         let mut cache = self.inner.client.cache();
+        outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
         cache.granted(asking.turn, &grants);
         keep(&mut cache, asking.turn, &outcome);
         drop(cache);
@@ -387,14 +393,14 @@ impl Remote {
         changes: &[OwnChange<'_>],
         keep: impl FnOnce(&mut Cache, &O::Outcome),
     ) -> Result<O::Outcome, Errno> {
+        let asking = Asking::begin(&self.inner.client);
         let changing = Changing::begin(&self.inner.client, changes);
         let (outcome, grants) = self.call(operation).await;
         drop(changing);
         let mut cache = self.inner.client.cache();
-        // New leases are good for what is asked from now on.
-        let turn = cache.begin();
-        cache.granted(turn, &grants);
-        cache.end(turn);
+        outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
+        // What the leases are for will be asked for: what has been brought may be older than one's own change.
+        cache.granted(asking.turn, &grants);
         if let Ok(outcome) = &outcome {
             keep(&mut cache, outcome);
         }
@@ -425,7 +431,6 @@ impl Remote {
         let ask = Lookup { parent, name: name.clone() };
         let found = self.learn(ask, |cache, turn, found| match found {
             Ok(node) => {
-                cache.told(node.attr.node);
                 cache.tell(node.attr.node);
                 cache.keep_attr(turn, node.attr);
                 cache.keep_name(turn, parent, name, Some(node.attr.node));
@@ -474,7 +479,8 @@ impl Remote {
         let file = self.open_file(file).ok().and_then(|file| file.far.get().copied()).unwrap_or(0);
         let (accessed, modified) = (accessed.map(NewTime::from), modified.map(NewTime::from));
         let ask = SetAttr { node, file, mode, uid, gid, size, accessed, modified, drops_set_id };
-        let change = OwnChange { node, name: None, bytes: size.map(|size| (size, u64::MAX)) };
+        let rights = mode.is_some() || uid.is_some() || gid.is_some();
+        let change = OwnChange { bytes: size.map(|size| (size, u64::MAX)), rights, ..OwnChange::of(node) };
         self.change(ask, &[change], |_, _| {}).await
     }
 
@@ -533,9 +539,8 @@ impl Remote {
         parent: u64,
         name: &[u8],
     ) -> Result<Attr, Errno> {
-        let change = [OwnChange { node: parent, name: Some(name), bytes: None }];
+        let change = [OwnChange::of_name(parent, name)];
         let made = self.change(make, &change, |cache, made| {
-            cache.told(made.attr.node);
             cache.tell(made.attr.node);
         });
         Ok(made.await?.attr)
@@ -552,13 +557,12 @@ impl Remote {
     ) -> Result<(Attr, u64), Errno> {
         let new_name = Bytes::copy_from_slice(name);
         let create = Create { parent, name: new_name, mode, flags: flags.bits(), caller: caller.into() };
-        let change = [OwnChange { node: parent, name: Some(name), bytes: None }];
+        let change = [OwnChange::of_name(parent, name)];
         let created = self.change(create, &change, |cache, created| {
             let node = created.node.attr.node;
-            cache.told(node);
             cache.tell(node);
             // It may have been there, and longer.
-            let change = OwnChange { node, name: None, bytes: Some((0, u64::MAX)) };
+            let change = OwnChange::of_bytes(node, 0, u64::MAX);
             cache.begin_change(&change);
             cache.end_change(&change);
         });
@@ -570,16 +574,25 @@ impl Remote {
     /// Removes a name.
     pub async fn remove(&self, parent: u64, name: &[u8], is_dir: bool) -> Result<(), Errno> {
         let removed = self.known_name(parent, name);
-        let change = OwnChange { node: parent, name: Some(name), bytes: None };
+        let change = OwnChange::of_name(parent, name);
         let changes = std::iter::once(change).chain(removed).collect::<Vec<_>>();
         let ask = Remove { parent, name: Bytes::copy_from_slice(name), is_dir };
-        self.change(ask, &changes, |_, _| {}).await.map(drop)
+        self.change(ask, &changes, Self::lost_name).await.map(drop)
+    }
+
+    /// A node has lost a name: that is a change of it, too.
+    fn lost_name(cache: &mut Cache, loser: &Loser) {
+        let change = OwnChange::of(loser.node);
+        if loser.node != 0 {
+            cache.begin_change(&change);
+            cache.end_change(&change);
+        }
     }
 
     /// The node that a name leads to, as far as that is known: it will change with the name.
     fn known_name(&self, parent: u64, name: &[u8]) -> Option<OwnChange<'static>> {
         let node = self.inner.client.cache().look_up(now(), parent, name)??.node;
-        Some(OwnChange { node, name: None, bytes: None })
+        Some(OwnChange::of(node))
     }
 
     /// As renameat2(2).
@@ -591,22 +604,18 @@ impl Remote {
     ) -> Result<(), Errno> {
         let moved = [self.known_name(parent, name), self.known_name(new_parent, new_name)];
         let names = [(parent, name), (new_parent, new_name)];
-        let changes = names.map(|(node, name)| OwnChange { node, name: Some(name), bytes: None });
+        let changes = names.map(|(node, name)| OwnChange::of_name(node, name));
         let changes = changes.into_iter().chain(moved.into_iter().flatten()).collect::<Vec<_>>();
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
         let ask = Rename { parent, name, new_parent, new_name, flags };
-        self.change(ask, &changes, |_, _| {}).await.map(drop)
+        self.change(ask, &changes, Self::lost_name).await.map(drop)
     }
 
     /// Gives a node another name.
     pub async fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
-        let changes = [
-            OwnChange { node: parent, name: Some(name), bytes: None },
-            OwnChange { node, name: None, bytes: None },
-        ];
+        let changes = [OwnChange::of_name(parent, name), OwnChange::of(node)];
         let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
         let linked = self.change(ask, &changes, |cache, linked| {
-            cache.told(linked.attr.node);
             cache.tell(linked.attr.node);
         });
         Ok(linked.await?.attr)
@@ -639,7 +648,10 @@ impl Remote {
         let ask = Open { node, flags: flags.bits() };
         if writes {
             let bytes = flags.contains(OFlags::TRUNC).then_some((0, u64::MAX));
-            return Ok(self.change(ask, &[OwnChange { node, name: None, bytes }], |_, _| {}).await?.file);
+            return Ok(self
+                .change(ask, &[OwnChange { bytes, ..OwnChange::of(node) }], |_, _| {})
+                .await?
+                .file);
         }
         let opened = self.learn(ask, |cache, turn, opened| {
             let Ok(opened) = opened else { return };
@@ -658,9 +670,16 @@ impl Remote {
     async fn open_all(&self, nodes: &[Grant]) {
         let nodes: std::collections::HashSet<u64> = nodes.iter().map(|grant| grant.node).collect();
         let files: Vec<Arc<OpenFile>> = lock(&self.inner.files).values().cloned().collect();
-        for file in files.iter().filter(|file| nodes.contains(&file.node) && !file.far.initialized()) {
-            let _ = self.far(file).await; // it is gone already: its reader is told when it comes to that
+        let mut opening = tokio::task::JoinSet::new();
+        for file in files.into_iter().filter(|file| nodes.contains(&file.node) && !file.far.initialized()) {
+            let remote = self.clone();
+            // If it is gone already, its reader is told when it comes to that.
+            opening.spawn(async move {
+                let _ = remote.far(&file).await;
+            });
         }
+        // Whoever waits for the answer does not wait longer than that anyway.
+        let _ = tokio::time::timeout(OVERDUE_AFTER, opening.join_all()).await;
     }
 
     /// Opens a file. One that is kept whole was allowed to be read: its reader need not ask.
@@ -676,86 +695,121 @@ impl Remote {
         Ok(self.add_file(node, flags, far))
     }
 
+    /// As [`read`](Self::read), if no more is to be done for it than to take bytes that are here.
+    #[must_use]
+    pub fn read_known(&self, file: u64, offset: u64, length: u32) -> Option<Bytes> {
+        let file = self.open_file(file).ok()?;
+        let mut cache = self.inner.client.cache();
+        let now = now();
+        let size = cache.attr(now, file.node)?.size;
+        let wanted = size.saturating_sub(offset).min(length.into());
+        if wanted == 0 {
+            return Some(Bytes::new());
+        }
+        let place = offset / BLOCK;
+        if (offset + wanted - 1) / BLOCK != place {
+            return None;
+        }
+        let block = cache.block(now, file.node, place)?;
+        drop(cache);
+        let from = (offset - place * BLOCK) as usize;
+        let part =
+            block.get(from..from + wanted as usize).map(|_| block.slice(from..from + wanted as usize))?;
+        let plan = lock(&file.reading).read(offset, wanted, size);
+        if let Plan::Blocks(blocks) = plan
+            && !blocks.is_empty()
+        {
+            let remote = self.clone();
+            self.inner.runtime.spawn(async move {
+                let _ = remote.fetch(&file, blocks, size).await; // its reader will see
+            });
+        }
+        Some(part)
+    }
+
     /// Reads at most `length` bytes from `offset` on: fewer at the end of the file. Nothing is waited for that is here.
     pub async fn read(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
         let file = self.open_file(file)?;
         let length = length.min(READ_BYTES_MAX);
-        let Some(lease) = self.inner.client.cache().lease(now(), file.node) else {
-            return self.read_far(self.far(&file).await?, offset, length).await;
-        };
+        let lease = self.inner.client.cache().lease(now(), file.node);
+        if lease.is_some()
+            && let Some(bytes) = self.read_kept(&file, offset, length, lease).await?
+        {
+            return Ok(bytes);
+        }
+        self.read_far(self.far(&file).await?, offset, length).await
+    }
+
+    /// Of a file whose parts may be kept; `None`: that does not pay, or they may not be any more.
+    async fn read_kept(
+        &self,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        length: u32,
+        lease: Option<(u64, u64)>,
+    ) -> Result<Option<Bytes>, Errno> {
         let size = self.attr(file.node).await?.size;
         let wanted = size.saturating_sub(offset).min(length.into());
         if wanted == 0 {
-            return Ok(Bytes::new());
+            return Ok(Some(Bytes::new()));
         }
-        let plan = lock(&file.reading).read(offset, wanted);
+        let plan = lock(&file.reading).read(offset, wanted, size);
         let (first, last) = (offset / BLOCK, (offset + wanted - 1) / BLOCK);
-        if let Plan::Ahead(until) = plan {
-            self.fetch(&file, first, until.min(size).saturating_sub(1) / BLOCK, size).await?;
-        }
+        let reads_on = match plan {
+            Plan::Blocks(blocks) => {
+                self.fetch(file, blocks, size).await?;
+                true
+            }
+            Plan::Alone => false,
+        };
         let mut parts = Vec::with_capacity(2);
         for place in first..=last {
-            let Some(block) = self.block(&file, place).await? else {
-                // It was not worth keeping, or is not to be kept any more.
-                return self.read_far(self.far(&file).await?, offset, length).await;
-            };
+            let mut block = self.block(file, place).await;
+            if block.is_none() && reads_on {
+                // It had to make room for others, or was changed on its way.
+                self.fetch(file, place..place + 1, size).await?;
+                block = self.block(file, place).await;
+            }
+            let Some(block) = block else { return Ok(None) };
             let from = offset.saturating_sub(place * BLOCK) as usize;
             let to = ((offset + wanted - place * BLOCK) as usize).min(block.len());
             if from >= to {
-                return self.read_far(self.far(&file).await?, offset, length).await;
+                return Ok(None);
             }
             parts.push(block.slice(from..to));
         }
         // Parts of before and after a change are no bytes that were ever there.
-        if first < last && self.inner.client.cache().lease(now(), file.node) != Some(lease) {
-            return self.read_far(self.far(&file).await?, offset, length).await;
+        if first < last && self.inner.client.cache().lease(now(), file.node) != lease {
+            return Ok(None);
         }
-        match <[Bytes; 1]>::try_from(parts) {
-            Ok([whole]) => Ok(whole),
-            Err(parts) => Ok(parts.concat().into()),
-        }
+        Ok(Some(match <[Bytes; 1]>::try_from(parts) {
+            Ok([whole]) => whole,
+            Err(parts) => parts.concat().into(),
+        }))
     }
 
-    /// A block that is here or on its way.
-    async fn block(&self, file: &OpenFile, place: u64) -> Result<Option<Bytes>, Errno> {
+    /// A block that is here or on its way; `None`: neither, or it came and may not be kept.
+    async fn block(&self, file: &OpenFile, place: u64) -> Option<Bytes> {
         if let Some(block) = self.inner.client.cache().block(now(), file.node, place) {
-            return Ok(Some(block));
+            return Some(block);
         }
-        let coming = lock(&self.inner.coming).get(&(file.node, place)).cloned();
-        let Some(mut coming) = coming else { return Ok(None) };
-        let arrived = coming.borrow().clone();
-        let arrived = match arrived {
-            Some(arrived) => arrived,
-            None => {
-                lock(&file.reading).waited();
-                match coming.wait_for(Option::is_some).await.as_deref() {
-                    Ok(Some(arrived)) => arrived.clone(),
-                    _ => return Ok(None),
-                }
-            }
-        };
-        // Kept, or else it has been changed since it was asked for: then it may be old.
-        arrived?;
-        Ok(self.inner.client.cache().block(now(), file.node, place))
+        let mut coming = lock(&self.inner.coming).get(&(file.node, place)).cloned()?;
+        if coming.borrow().is_none() {
+            lock(&file.reading).waited(self.inner.client.cache().bytes_max as u64 / 2);
+            let _ = coming.wait_for(Option::is_some).await; // it ends with its sender, too
+        }
+        self.inner.client.cache().block(now(), file.node, place)
     }
 
     /// Has blocks fetched that are neither here nor on their way.
-    async fn fetch(&self, file: &Arc<OpenFile>, first: u64, last: u64, size: u64) -> Result<(), Errno> {
-        let mut missing = Vec::new();
-        {
+    async fn fetch(&self, file: &Arc<OpenFile>, blocks: Range<u64>, size: u64) -> Result<(), Errno> {
+        let missing: Vec<u64> = {
             let mut cache = self.inner.client.cache();
-            let coming = lock(&self.inner.coming);
-            let room = BLOCKS_COMING_MAX.saturating_sub(coming.len()).max(1);
-            for place in first..=last {
-                if missing.len() >= room {
-                    break;
-                }
-                if !coming.contains_key(&(file.node, place)) && cache.block(now(), file.node, place).is_none()
-                {
-                    missing.push(place);
-                }
-            }
-        }
+            let now = now();
+            blocks
+                .filter(|place| place * BLOCK < size && cache.block(now, file.node, *place).is_none())
+                .collect()
+        };
         if missing.is_empty() {
             return Ok(());
         }
@@ -764,7 +818,8 @@ impl Remote {
             let (tell, coming) = watch::channel(None);
             {
                 let mut table = lock(&self.inner.coming);
-                if table.contains_key(&(file.node, place)) {
+                // What is left out is asked for when it is read.
+                if table.len() >= BLOCKS_COMING_MAX || table.contains_key(&(file.node, place)) {
                     continue;
                 }
                 table.insert((file.node, place), coming);
@@ -780,8 +835,8 @@ impl Remote {
                     remote.inner.client.cache().keep_block(asking.turn, file.node, place, data.clone());
                 }
                 drop(asking);
-                tell.send_replace(Some(read));
                 lock(&remote.inner.coming).remove(&(file.node, place));
+                tell.send_replace(Some(()));
             });
         }
         Ok(())
@@ -790,13 +845,16 @@ impl Remote {
     /// Reads at the server. 1 RTT, and the time of the bytes.
     async fn read_far(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
         if length as usize <= INLINE_BYTES_MAX {
-            return Ok(self.call(Read { file, offset, length, transfer: 0 }).await.0?.data);
+            let mut data = self.call(Read { file, offset, length, transfer: 0 }).await.0?.data;
+            data.truncate(length as usize); // whatever the server says
+            return Ok(data);
         }
         for _ in 0..READ_ATTEMPTS {
             let awaited = self.inner.client.transfers.expect(length as usize);
             let transfer = awaited.number;
-            let content = self.call(Read { file, offset, length, transfer }).await.0?;
+            let mut content = self.call(Read { file, offset, length, transfer }).await.0?;
             if content.on_lanes == 0 {
+                content.data.truncate(length as usize);
                 return Ok(content.data);
             }
             match awaited.bytes(content.on_lanes.into()).await {
@@ -815,12 +873,17 @@ impl Remote {
         let far = self.far(&file).await?;
         let appends = file.flags.contains(OFlags::APPEND);
         let bytes = if appends { (0, u64::MAX) } else { (offset, offset.saturating_add(data.len() as u64)) };
-        let change = [OwnChange { node: file.node, name: None, bytes: Some(bytes) }];
+        let change = [OwnChange::of_bytes(file.node, bytes.0, bytes.1)];
         let _changing = Changing::begin(&self.inner.client, &change);
         if data.len() <= INLINE_BYTES_MAX {
             return self.call(Write { file: far, offset, data, drops_set_id }).await.0.map(drop);
         }
-        if appends || drops_set_id {
+        let many_wait = {
+            let table = lock(&file.writes);
+            let first = table.under_way.first().copied().unwrap_or(table.next);
+            (table.next - first) as usize >= WRITES_OPEN_MAX / 2
+        };
+        if appends || drops_set_id || many_wait {
             // One part after the other, in order; where files are appended to, the server chooses the place.
             let mut at = 0;
             while at < data.len() {
@@ -885,11 +948,14 @@ impl Remote {
 
     /// Closes an open file; nothing that it has written is outstanding, so nobody waits.
     pub fn close(&self, file: u64) {
-        let file = lock(&self.inner.files).remove(&file);
-        let Some(far) = file.and_then(|file| file.far.get().copied()) else { return };
+        let Some(file) = lock(&self.inner.files).remove(&file) else { return };
         let remote = self.clone();
-        tokio::spawn(async move {
-            let _ = remote.call(Close { file: far }).await; // or the session is over
+        self.inner.runtime.spawn(async move {
+            // It may be about to be opened.
+            let far = file.far.get_or_try_init(|| std::future::ready(Err(Errno::BADF))).await;
+            if let Ok(&file) = far {
+                let _ = remote.call(Close { file }).await; // or the session is over
+            }
         });
     }
 
@@ -904,7 +970,6 @@ impl Remote {
             let from = entries.last().map_or(0, |entry| entry.next);
             let part = self.learn(ReadDir { node, from }, |cache, turn, part| {
                 for attr in part.iter().flat_map(|part| &part.entries).filter_map(|entry| entry.attr) {
-                    cache.told(attr.node);
                     cache.keep_attr(turn, attr);
                 }
             });
@@ -943,7 +1008,7 @@ impl Remote {
             return Err(Errno::TOOBIG);
         }
         let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
-        let change = OwnChange { node, name: None, bytes: None };
+        let change = OwnChange { rights: true, ..OwnChange::of(node) };
         self.change(SetXattr { node, name, value, flags }, &[change], |_, _| {}).await.map(drop)
     }
 
@@ -957,7 +1022,7 @@ impl Remote {
 
     /// Removes an extended attribute.
     pub async fn remove_xattr(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
-        let change = OwnChange { node, name: None, bytes: None };
+        let change = OwnChange { rights: true, ..OwnChange::of(node) };
         let ask = RemoveXattr { node, name: Bytes::copy_from_slice(name) };
         self.change(ask, &[change], |_, _| {}).await.map(drop)
     }
@@ -966,7 +1031,7 @@ impl Remote {
     pub async fn allocate(&self, file: u64, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
         let file = self.open_file(file)?;
         let far = self.far(&file).await?;
-        let change = OwnChange { node: file.node, name: None, bytes: Some((offset, u64::MAX)) };
+        let change = OwnChange::of_bytes(file.node, offset, u64::MAX);
         self.change(Allocate { file: far, offset, length, mode }, &[change], |_, _| {}).await.map(drop)
     }
 
@@ -984,7 +1049,7 @@ impl Remote {
         length: u64,
     ) -> Result<u64, Errno> {
         let (from_file, to_file) = (self.open_file(from_file)?, self.open_file(to_file)?);
-        let change = OwnChange { node: to_file.node, name: None, bytes: Some((to, u64::MAX)) };
+        let change = OwnChange::of_bytes(to_file.node, to, u64::MAX);
         let (from_file, to_file) = (self.far(&from_file).await?, self.far(&to_file).await?);
         let ask = CopyRange { from_file, from, to_file, to, length };
         Ok(self.change(ask, &[change], |_, _| {}).await?.count)

@@ -4,7 +4,11 @@
 //! doubles each time the reader has to wait for bytes that are on their way: so it becomes what the path holds, the
 //! bandwidth times the round trip and some more, without anybody measuring it.
 
+use std::ops::Range;
+
 use crate::limits::{BLOCK_BYTES, READ_AHEAD_FIRST, READ_AHEAD_MAX};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// The reader of one open file.
 #[derive(Debug)]
@@ -13,43 +17,51 @@ pub(super) struct Reading {
     next: u64,
     /// How far ahead of it, in bytes.
     window: u64,
+    /// Blocks before this one have been asked for.
+    asked: u64,
 }
 
 impl Default for Reading {
     fn default() -> Self {
         // Most begin at the beginning.
-        Self { next: 0, window: READ_AHEAD_FIRST }
+        Self { next: 0, window: READ_AHEAD_FIRST, asked: 0 }
     }
 }
 
 /// What to do for a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Plan {
     /// It is one of its own: these bytes and no more.
     Alone,
-    /// In blocks; those before this place in the file are to be on their way.
-    Ahead(u64),
+    /// In blocks; these are to be asked for now.
+    Blocks(Range<u64>),
 }
 
 impl Reading {
-    /// Somebody reads `length` bytes from `offset` on.
-    pub(super) fn read(&mut self, offset: u64, length: u64) -> Plan {
+    /// Somebody reads `length` bytes, not 0, from `offset` on, of a file of `size` bytes.
+    pub(super) fn read(&mut self, offset: u64, length: u64, size: u64) -> Plan {
         // Several requests of the kernel's may overtake each other.
-        let near = offset <= self.next.saturating_add(BLOCK_BYTES as u64)
-            && offset.saturating_add(4 * BLOCK_BYTES as u64) >= self.next;
+        let near = offset <= self.next.saturating_add(BLOCK) && offset.saturating_add(4 * BLOCK) >= self.next;
         let end = offset.saturating_add(length);
-        if near {
-            self.next = self.next.max(end);
-            return Plan::Ahead(end.saturating_add(self.window));
+        if !near {
+            *self = Self { next: end, window: READ_AHEAD_FIRST, asked: 0 };
+            return Plan::Alone;
         }
-        self.next = end;
-        self.window = READ_AHEAD_FIRST;
-        Plan::Alone
+        self.next = self.next.max(end);
+        let first = self.asked.max(offset / BLOCK);
+        let until = self.next.saturating_add(self.window).min(size).div_ceil(BLOCK);
+        // Half a window at a time, where there is so much: then most reads need not look.
+        let due = end.saturating_add(self.window / 2).min(size).div_ceil(BLOCK);
+        if due <= first {
+            return Plan::Blocks(0..0);
+        }
+        self.asked = until;
+        Plan::Blocks(first..until)
     }
 
-    /// The reader has had to wait for bytes on their way.
-    pub(super) fn waited(&mut self) {
-        self.window = (2 * self.window).min(READ_AHEAD_MAX);
+    /// The reader has had to wait for bytes on their way; `most`: that may be kept for it.
+    pub(super) fn waited(&mut self, most: u64) {
+        self.window = (2 * self.window).min(READ_AHEAD_MAX).min(most).max(READ_AHEAD_FIRST);
     }
 }
 
@@ -57,29 +69,52 @@ impl Reading {
 mod tests {
     use super::*;
 
-    const BLOCK: u64 = BLOCK_BYTES as u64;
+    const SIZE: u64 = 1 << 40;
 
     #[test]
     fn a_reader_that_goes_on_is_read_ahead_for() {
         let mut reading = Reading::default();
-        assert_eq!(reading.read(0, 100), Plan::Ahead(100 + READ_AHEAD_FIRST));
-        reading.waited();
-        assert_eq!(reading.read(100, 100), Plan::Ahead(200 + 2 * READ_AHEAD_FIRST));
+        assert_eq!(reading.read(0, 100, SIZE), Plan::Blocks(0..5));
+        assert_eq!(reading.read(100, 100, SIZE), Plan::Blocks(0..0), "they are on their way");
+        reading.waited(SIZE);
+        assert_eq!(reading.read(BLOCK, 100, SIZE), Plan::Blocks(5..10));
         for _ in 0..100 {
-            reading.waited();
+            reading.waited(SIZE);
         }
-        assert_eq!(reading.read(200, 1), Plan::Ahead(201 + READ_AHEAD_MAX));
+        assert_eq!(reading.read(BLOCK + 100, 1, SIZE), Plan::Blocks(10..2 + READ_AHEAD_MAX / BLOCK));
         // Requests that overtake each other are no jump.
-        assert!(matches!(reading.read(2 * BLOCK, 10), Plan::Alone));
-        assert!(matches!(reading.read(BLOCK, BLOCK), Plan::Ahead(_)));
+        assert_eq!(reading.read(0, BLOCK, SIZE), Plan::Blocks(0..0));
+    }
+
+    #[test]
+    fn every_block_of_a_file_is_asked_for_once() {
+        let (mut reading, size) = (Reading::default(), 100 * BLOCK + 7);
+        let mut asked = Vec::new();
+        for (number, offset) in (0..size).step_by(8192).enumerate() {
+            match reading.read(offset, 8192.min(size - offset), size) {
+                Plan::Blocks(blocks) => asked.extend(blocks),
+                Plan::Alone => panic!("it goes on"),
+            }
+            if number % 500 == 0 {
+                reading.waited(SIZE);
+            }
+        }
+        assert_eq!(asked, (0..101).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_reader_that_jumps_is_not() {
         let mut reading = Reading::default();
         for place in [50 * BLOCK, 7 * BLOCK, 90 * BLOCK, 20 * BLOCK] {
-            assert_eq!(reading.read(place, 4096), Plan::Alone);
+            assert_eq!(reading.read(place, 4096, SIZE), Plan::Alone);
         }
-        assert_eq!(reading.read(20 * BLOCK + 4096, 4096), Plan::Ahead(20 * BLOCK + 8192 + READ_AHEAD_FIRST));
+        assert_eq!(reading.read(20 * BLOCK + 4096, 4096, SIZE), Plan::Blocks(20..25));
+    }
+
+    #[test]
+    fn a_small_cache_is_not_read_past() {
+        let mut reading = Reading::default();
+        (0..20).for_each(|_| reading.waited(8 * BLOCK));
+        assert_eq!(reading.read(0, 1, SIZE), Plan::Blocks(0..9));
     }
 }

@@ -8,13 +8,20 @@ use super::*;
 const F: FileId = FileId { device: 1, inode: 1, born: 0 };
 const G: FileId = FileId { device: 1, inode: 2, born: 0 };
 
+/// With three clients.
+fn joined() -> Leases {
+    let mut leases = Leases::default();
+    (1..=3).for_each(|client| leases.join(client));
+    leases
+}
+
 fn seconds(seconds: u64) -> Nanos {
     seconds * 1_000_000_000
 }
 
 #[test]
 fn a_change_waits_for_others_leases_and_not_for_its_own() {
-    let mut leases = Leases::default();
+    let mut leases = joined();
     let one = leases.grant(1, F).unwrap();
     let two = leases.grant(2, F).unwrap();
     assert_eq!(leases.grant(1, F), Some(one));
@@ -33,7 +40,7 @@ fn a_change_waits_for_others_leases_and_not_for_its_own() {
 
 #[test]
 fn a_lease_is_broken_once_for_many_changes() {
-    let mut leases = Leases::default();
+    let mut leases = joined();
     let serial = leases.grant(1, F).unwrap();
     let (first, breaks) = leases.begin_change(0, 2, [F, G]);
     assert_eq!(breaks.len(), 1);
@@ -48,7 +55,7 @@ fn a_lease_is_broken_once_for_many_changes() {
 
 #[test]
 fn a_late_word_of_an_earlier_lease_does_not_end_a_later_one() {
-    let mut leases = Leases::default();
+    let mut leases = joined();
     let early = leases.grant(1, F).unwrap();
     leases.forgotten(1, F);
     let late = leases.grant(1, F).unwrap();
@@ -58,7 +65,7 @@ fn a_late_word_of_an_earlier_lease_does_not_end_a_later_one() {
 
 #[test]
 fn who_does_not_answer_is_not_renewed_and_then_fenced() {
-    let mut leases = Leases::default();
+    let mut leases = joined();
     leases.grant(1, F).unwrap();
     leases.grant(2, G).unwrap();
     let (change, _) = leases.begin_change(seconds(100), 3, [F]);
@@ -74,7 +81,7 @@ fn who_does_not_answer_is_not_renewed_and_then_fenced() {
 
 #[test]
 fn a_change_that_nobody_asked_for_breaks_all() {
-    let mut leases = Leases::default();
+    let mut leases = joined();
     leases.grant(1, F).unwrap();
     leases.grant(2, F).unwrap();
     assert_eq!(leases.noticed(0, [F, G]).len(), 2);
@@ -184,6 +191,7 @@ impl World {
                 self.clients[client].broken = [self.leases.last_serial; 2];
                 self.replies.retain(|reply| reply.0 != client);
                 self.leases.gone(number);
+                self.leases.join(number);
             }
             8 => {
                 self.clients[client].kept[file] = None;
@@ -216,7 +224,7 @@ proptest! {
 
     #[test]
     fn whoever_reads_sees_every_change_that_was_made(steps in steps()) {
-        let mut world = World::default();
+        let mut world = World { leases: joined(), ..World::default() };
         for (kind, client, file, pick) in steps {
             world.step(kind, client, file, pick).map_err(TestCaseError::fail)?;
         }
@@ -230,7 +238,7 @@ fn a_planted_defect_is_found() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let found = (0..3000).any(|_| {
         let steps = steps().new_tree(&mut runner).unwrap().current();
-        let mut world = World { forgets_breaks: true, ..World::default() };
+        let mut world = World { leases: joined(), forgets_breaks: true, ..World::default() };
         steps.into_iter().any(|(kind, client, file, pick)| world.step(kind, client, file, pick).is_err())
     });
     assert!(found);
@@ -240,7 +248,7 @@ fn a_planted_defect_is_found() {
 #[test]
 fn all_orders_of_two_clients_and_one_file() {
     fn search(path: &mut Vec<(u8, usize, usize)>, depth: usize, seen: &mut HashSet<String>) {
-        let mut world = World::default();
+        let mut world = World { leases: joined(), ..World::default() };
         for &(kind, client, pick) in path.iter() {
             world.step(kind, client, 0, pick).unwrap();
         }

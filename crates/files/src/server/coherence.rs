@@ -163,6 +163,7 @@ impl Coherence {
     /// A session takes part; until [`leave`](Self::leave).
     pub(super) fn join(&self, session: Option<Session>, top: FileId) -> Client {
         let client = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
+        self.leases().join(client);
         self.clients().insert(client, Joined { session, top });
         client
     }

@@ -16,6 +16,7 @@ mod workers;
 use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -73,6 +74,8 @@ enum State {
     /// There is nothing to use yet.
     #[default]
     Before,
+    /// It is being found.
+    Attaching,
     Attached(Arc<Attachment>),
     /// What was open is closed, and the threads have ended.
     Over,
@@ -106,7 +109,7 @@ impl FilesServer {
     fn attachment(&self) -> Result<Arc<Attachment>, Errno> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             State::Attached(attachment) => Ok(Arc::clone(attachment)),
-            State::Before | State::Over => Err(Errno::NODEV),
+            State::Before | State::Attaching | State::Over => Err(Errno::NODEV),
         }
     }
 
@@ -124,6 +127,10 @@ impl FilesServer {
 
     async fn attach(&self, session: Session, attach: Attach) -> Attached {
         let refused = |refusal: String| Attached { refusal, ..Attached::default() };
+        match &mut *self.state.write().unwrap_or_else(PoisonError::into_inner) {
+            state @ State::Before => *state = State::Attaching,
+            _ => return refused("this session is attached already".to_owned()),
+        }
         let begun = async {
             let cannot = |error: &dyn std::fmt::Display| format!("the server cannot begin: {error}");
             let workers = Workers::start(&self.access).map_err(|error| cannot(&error))?;
@@ -148,9 +155,11 @@ impl FilesServer {
         let attachment = Attachment { mounted: Arc::new(mounted), workers, session, runtime };
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         match *state {
-            State::Before => *state = State::Attached(Arc::new(attachment)),
-            State::Attached(_) => return refused("this session is attached already".to_owned()),
-            State::Over => return refused("the session is over".to_owned()),
+            State::Attaching => *state = State::Attached(Arc::new(attachment)),
+            State::Before | State::Attached(_) | State::Over => {
+                attachment.mounted.end();
+                return refused("the session is over".to_owned());
+            }
         }
         attached
     }
@@ -244,10 +253,17 @@ impl Mounted {
             nodes,
             files: OpenFiles::default(),
             read_only,
+            over: AtomicBool::new(false),
             user: Caller { uid: uid.as_raw(), gid: gid.as_raw() },
             acts_for_all: uid.is_root(),
         };
         Ok((mounted, attr))
+    }
+
+    /// The session is over: nothing is begun any more.
+    fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.coherence.leave(self.client);
     }
 }
 
@@ -279,6 +295,10 @@ fn step(mounted: &Mounted, ask: &Ask, held: Option<UnderWay>) -> Step {
     }
     // What the names lead to is looked at again, now that it cannot change.
     let _locked = mounted.names.lock(&touched.dirs);
+    // A change that has waited until its session was over is nobody's wish any more.
+    if mounted.over.load(Ordering::SeqCst) {
+        return failed(Errno::NODEV);
+    }
     let files = match mounted.touched(ask) {
         Ok(touched) => touched.map(|touched| touched.files).unwrap_or_default(),
         Err(errno) => return failed(errno),
@@ -384,7 +404,7 @@ impl Handler for FilesServer {
         let state =
             std::mem::replace(&mut *self.state.write().unwrap_or_else(PoisonError::into_inner), State::Over);
         if let State::Attached(attachment) = state {
-            attachment.mounted.coherence.leave(attachment.mounted.client);
+            attachment.mounted.end();
         }
         self.sendings().clear();
     }

@@ -91,14 +91,19 @@ impl Nodes {
         node_number(file_id(stat), self.top())
     }
 
-    /// The file that a node is, and the directory that it was found in last; the top is in none.
-    pub(super) fn file(&self, node: u64) -> Result<(FileId, Option<u64>), Errno> {
+    /// The file that a node is.
+    pub(super) fn file(&self, node: u64) -> Result<FileId, Errno> {
         if node == TOP {
-            return Ok((self.top(), None));
+            return Ok(self.top());
         }
+        Ok(self.lock().nodes.get(&node).ok_or(Errno::STALE)?.file)
+    }
+
+    /// The directory that a node was found in last, and its name there; none for the top, and for what has lost it.
+    pub(super) fn place(&self, node: u64) -> Option<(u64, Name)> {
         let table = self.lock();
-        let known = table.nodes.get(&node).ok_or(Errno::STALE)?;
-        Ok((known.file, Some(known.parent)))
+        let known = table.nodes.get(&node).filter(|known| !known.nameless)?;
+        Some((known.parent, known.name.clone()))
     }
 
     /// A descriptor (`O_PATH`) of a node.
@@ -178,14 +183,17 @@ impl Nodes {
         Ok(node)
     }
 
-    /// The client has forgotten what it was told so often; gives the file that it does not know at all any more.
-    pub(super) fn forget(&self, node: u64, times: u64) -> Option<FileId> {
+    /// The client has forgotten what it was told so often; `is_forgotten` hears of a file that it does not know at all any
+    /// more.
+    pub(super) fn forget(&self, node: u64, times: u64, is_forgotten: impl FnOnce(FileId)) {
         let mut table = self.lock();
-        let known = table.nodes.get_mut(&node)?;
+        let Some(known) = table.nodes.get_mut(&node) else { return };
         known.told = known.told.saturating_sub(times);
-        let file = (known.told == 0).then_some(known.file);
+        // Before anybody tells of it anew, and gives a lease with that.
+        if known.told == 0 {
+            is_forgotten(known.file);
+        }
         table.remove_if_unused(node);
-        file
     }
 
     /// A file of the node is opened, or closed: it keeps its descriptor meanwhile.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use super::coherence::Change;
-use crate::limits::{FILES_OPEN_MAX, WRITES_OPEN_MAX};
+use crate::limits::{FILES_OPEN_MAX, WRITE_RANGES_MAX, WRITES_OPEN_MAX};
 use crate::ranges::RangeSet;
 
 /// An open file.
@@ -94,7 +94,7 @@ impl OpenFile {
                 return Claim::Refused;
             }
             let arriving = writes.under_way.entry(write).or_default();
-            if arriving.failure.is_some() {
+            if arriving.failure.is_some() || arriving.stored.count() >= WRITE_RANGES_MAX {
                 return Claim::Refused;
             }
             if arriving.stored.contains(start, end) {

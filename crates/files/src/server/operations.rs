@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -26,9 +26,9 @@ use crate::limits::{
 };
 use crate::message::{
     Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created, FileSystem, Forget,
-    GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Listing, Lookup, Make, NewTime, Node, Nothing, Open,
-    Opened, Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename, Seek, SetAttr, SetXattr, Settle, StatFs,
-    Sync, SyncDir, TOP, Write,
+    GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Listing, Lookup, Loser, Make, NewTime, Node, Nothing,
+    Open, Opened, Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename, Seek, SetAttr, SetXattr, Settle,
+    StatFs, Sync, SyncDir, TOP, Write,
 };
 use crate::name::Name;
 
@@ -42,6 +42,7 @@ pub(super) struct Mounted {
     pub(super) nodes: Nodes,
     pub(super) files: OpenFiles,
     pub(super) read_only: bool,
+    pub(super) over: AtomicBool,
     /// Whose rights this session's threads have.
     pub(super) user: Caller,
     /// The client's word is taken for who does something.
@@ -163,15 +164,18 @@ impl Mounted {
     }
 
     fn grant_node(&self, node: u64, grants: &mut Vec<Grant>) -> Result<(), Errno> {
-        let (_, parent) = self.nodes.file(node)?;
+        let file = self.nodes.file(node)?;
         // The directory may be gone: then the file has no name there.
-        let in_dir = parent.is_some_and(|parent| self.watched_dir(parent).is_ok_and(|dir| dir.is_some()));
+        let in_dir = self.nodes.place(node).is_some_and(|(parent, name)| {
+            let dir = self.watched_dir(parent).ok().flatten();
+            dir.is_some_and(|dir| self.coherence.watch_name(dir, &name, file))
+        });
         self.grant(node, &stat(&*self.nodes.fd(node)?)?, in_dir, grants)
     }
 
     /// The directory, if changes that are made directly in it will be noticed.
     fn watched_dir(&self, dir: u64) -> Result<Option<FileId>, Errno> {
-        let (file, _) = self.nodes.file(dir)?;
+        let file = self.nodes.file(dir)?;
         Ok(self.coherence.watch_file(file, &*self.nodes.fd(dir)?).then_some(file))
     }
 
@@ -202,7 +206,7 @@ impl Mounted {
             stat = stat_at(dir, name)?;
             if file_id(&stat) != before {
                 grants.truncate(count);
-                self.nodes.forget(node, 1);
+                self.nodes.forget(node, 1, |file| self.coherence.forgotten(self.client, file));
                 node = self.nodes.tell(parent, name, &stat)?;
             }
         }
@@ -221,9 +225,8 @@ impl Mounted {
 
     pub(super) fn forget(&self, ask: &Forget) -> Result<Nothing, Errno> {
         for forgotten in &ask.nodes {
-            if let Some(file) = self.nodes.forget(forgotten.node, forgotten.times) {
-                self.coherence.forgotten(self.client, file);
-            }
+            let is_forgotten = |file| self.coherence.forgotten(self.client, file);
+            self.nodes.forget(forgotten.node, forgotten.times, is_forgotten);
         }
         Ok(Nothing {})
     }
@@ -334,23 +337,26 @@ impl Mounted {
     ) -> Result<u64, Errno> {
         let takes_pieces = may_write(flags) && !flags.contains(OFlags::APPEND);
         let file = self.files.add(OpenFile::new(fd, node, takes_pieces, change))?;
+        // It has a descriptor for as long as it is open, if its name is taken away meanwhile.
+        let _ = self.nodes.fd(node);
         self.nodes.opened(node);
         Ok(file)
     }
 
-    pub(super) fn remove(&self, ask: &Remove) -> Result<Nothing, Errno> {
+    pub(super) fn remove(&self, ask: &Remove) -> Result<Loser, Errno> {
         self.to_write()?;
         let (dir, name) = (self.nodes.fd(ask.parent)?, name(&ask.name)?);
         self.nodes.will_lose_name(&*dir, &name);
+        let loser = stat_at(&*dir, &name).map_or(0, |stat| self.nodes.number(&stat));
         let flags = if ask.is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         let removed = rustix::fs::unlinkat(&*dir, name.as_os_str(), flags);
         if removed.is_err() {
             self.nodes.has_name(&*dir, ask.parent, &name);
         }
-        removed.map(|()| Nothing {})
+        removed.map(|()| Loser { node: loser })
     }
 
-    pub(super) fn rename(&self, ask: &Rename) -> Result<Nothing, Errno> {
+    pub(super) fn rename(&self, ask: &Rename) -> Result<Loser, Errno> {
         self.to_write()?;
         let (from, to) = (self.nodes.fd(ask.parent)?, self.nodes.fd(ask.new_parent)?);
         let (name, new_name) = (name(&ask.name)?, name(&ask.new_name)?);
@@ -359,6 +365,7 @@ impl Mounted {
             return Err(Errno::INVAL);
         }
         self.nodes.will_lose_name(&*to, &new_name);
+        let loser = stat_at(&*to, &new_name).map_or(0, |stat| self.nodes.number(&stat));
         let renamed = rustix::fs::renameat_with(&*from, name.as_os_str(), &*to, new_name.as_os_str(), flags);
         // Whatever has happened: both names are looked at, and lead to what has them.
         self.nodes.has_name(&*to, ask.new_parent, &new_name);
@@ -366,10 +373,10 @@ impl Mounted {
         if renamed.is_ok() {
             // The asker's own leases, too: changes that others make under the new name would not be noticed.
             let moved = [(&*to, &new_name), (&*from, &name)];
-            self.coherence
-                .noticed(moved.iter().filter_map(|(dir, name)| Some(file_id(&stat_at(dir, name).ok()?))));
+            let moved = moved.iter().filter_map(|(dir, name)| Some(file_id(&stat_at(dir, name).ok()?)));
+            self.coherence.noticed(moved);
         }
-        renamed.map(|()| Nothing {})
+        renamed.map(|()| Loser { node: loser })
     }
 
     pub(super) fn link(&self, ask: &Link, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
@@ -377,7 +384,7 @@ impl Mounted {
         let (fd, dir, name) = (self.nodes.fd(ask.node)?, self.nodes.fd(ask.parent)?, name(&ask.name)?);
         rustix::fs::linkat(CWD, path_of(&fd), &*dir, name.as_os_str(), AtFlags::SYMLINK_FOLLOW)?;
         // As with a rename.
-        self.coherence.noticed([self.nodes.file(ask.node)?.0]);
+        self.coherence.noticed([self.nodes.file(ask.node)?]);
         self.node(ask.parent, &name, grants)
     }
 
@@ -484,6 +491,7 @@ impl Mounted {
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         let mut entries = RawDir::new(&dir, &mut buffer);
         let mut listing = Listing::default();
+        let mut failure = None;
         let mut bytes = 0;
         while let Some(entry) = entries.next() {
             let entry = entry?;
@@ -495,7 +503,11 @@ impl Mounted {
                 Ok(name) => match self.named(&dir, ask.node, watched, &name, grants) {
                     Ok(attr) => Some(attr),
                     Err(Errno::NOENT) => continue, // gone since
-                    Err(error) => return Err(error),
+                    // One that cannot be looked at does not take the others with it.
+                    Err(error) => {
+                        failure = Some(error);
+                        continue;
+                    }
                 },
             };
             let listed = Listed { name: Bytes::copy_from_slice(raw), attr, next };
@@ -506,7 +518,11 @@ impl Mounted {
             }
         }
         listing.at_end = true;
-        Ok(listing)
+        let some = listing.entries.iter().any(|entry| entry.attr.is_some()) || ask.from != 0;
+        match failure {
+            Some(error) if !some => Err(error),
+            _ => Ok(listing),
+        }
     }
 
     pub(super) fn stat_fs(&self, ask: StatFs) -> Result<FileSystem, Errno> {
@@ -562,21 +578,21 @@ impl Mounted {
     pub(super) fn touched(&self, ask: &Ask) -> Result<Option<Touched>, Errno> {
         let mut touched = Touched::default();
         match ask {
-            Ask::SetAttr(ask) => touched.files.push(self.nodes.file(ask.node)?.0),
-            Ask::SetXattr(ask) => touched.files.push(self.nodes.file(ask.node)?.0),
-            Ask::RemoveXattr(ask) => touched.files.push(self.nodes.file(ask.node)?.0),
+            Ask::SetAttr(ask) => touched.files.push(self.nodes.file(ask.node)?),
+            Ask::SetXattr(ask) => touched.files.push(self.nodes.file(ask.node)?),
+            Ask::RemoveXattr(ask) => touched.files.push(self.nodes.file(ask.node)?),
             Ask::Open(ask) => {
                 let flags = OFlags::from_bits_retain(ask.flags);
                 if !may_write(flags) && !flags.contains(OFlags::TRUNC) {
                     return Ok(None);
                 }
-                touched.files.push(self.nodes.file(ask.node)?.0);
+                touched.files.push(self.nodes.file(ask.node)?);
             }
             Ask::Make(ask) => self.touch_name(ask.parent, &ask.name, &mut touched)?,
             Ask::Create(ask) => self.touch_name(ask.parent, &ask.name, &mut touched)?,
             Ask::Remove(ask) => self.touch_name(ask.parent, &ask.name, &mut touched)?,
             Ask::Link(ask) => {
-                touched.files.push(self.nodes.file(ask.node)?.0);
+                touched.files.push(self.nodes.file(ask.node)?);
                 self.touch_name(ask.parent, &ask.name, &mut touched)?;
             }
             Ask::Rename(ask) => {
@@ -589,7 +605,7 @@ impl Mounted {
     }
 
     fn touch_name(&self, parent: u64, raw: &Bytes, touched: &mut Touched) -> Result<(), Errno> {
-        let (dir, _) = self.nodes.file(parent)?;
+        let dir = self.nodes.file(parent)?;
         touched.files.push(dir);
         touched.dirs.push(dir);
         if let Ok(stat) = stat_at(&*self.nodes.fd(parent)?, &name(raw)?) {

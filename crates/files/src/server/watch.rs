@@ -32,12 +32,14 @@ pub(super) struct Watch {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is marked, by the kernel's handle for it (name_to_handle_at(2)).
-    by_handle: HashMap<Box<[u8]>, FileId>,
+    /// What is marked, by the kernel's handle for it (name_to_handle_at(2)): of several file systems, more than one.
+    by_handle: HashMap<Box<[u8]>, HashSet<FileId>>,
     marked: HashSet<FileId>,
     /// What was found under names in marked directories.
     names: HashMap<FileId, HashMap<Name, FileId>>,
     names_count: usize,
+    /// There were too many: what happens to files is not known until all leases are broken.
+    names_are_lost: bool,
 }
 
 /// What has happened.
@@ -86,33 +88,47 @@ impl Watch {
                 return false;
             }
         }
+        if !is_local(fd) {
+            return false;
+        }
         let Ok(handle) = handle_of(fd) else { return false };
         // First known, then marked: nothing is told of what nobody knows.
-        self.lock().by_handle.insert(handle.clone(), file);
+        self.lock().by_handle.entry(handle.clone()).or_default().insert(file);
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let marked =
             self.fanotify.mark(MarkFlags::FAN_MARK_ADD, CHANGES, rustix::fs::CWD, Some(path.as_str()));
         let mut state = self.lock();
         match marked {
+            // Somebody who may not mark it may have taken it out meanwhile.
             Ok(()) => {
+                state.by_handle.entry(handle).or_default().insert(file);
                 state.marked.insert(file);
             }
             Err(error) => {
                 tracing::debug!(%error, "changes there cannot be noticed");
-                state.by_handle.remove(&handle);
+                if !state.marked.contains(&file)
+                    && let Some(files) = state.by_handle.get_mut(&handle)
+                {
+                    files.remove(&file);
+                }
             }
         }
         marked.is_ok()
     }
 
-    /// Notes what has this name in a marked directory; false when there are too many.
+    /// Notes what has this name in a marked directory; false when there are too many: then all begin anew.
     pub(super) fn add_name(&self, dir: FileId, name: &Name, file: FileId) -> bool {
         let mut state = self.lock();
         let full = state.names_count >= WATCHED_NAMES_MAX;
         let names = state.names.entry(dir).or_default();
         match names.get_mut(name) {
             Some(known) => *known = file,
-            None if full => return false,
+            None if full => {
+                state.names.clear();
+                state.names_count = 0;
+                state.names_are_lost = true;
+                return false;
+            }
             None => {
                 names.insert(name.clone(), file);
                 state.names_count += 1;
@@ -128,7 +144,11 @@ impl Watch {
         let fd = self.fanotify.as_fd();
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         let limit = Timespec::try_from(limit).ok()?;
-        if poll(&mut fds, Some(&limit)).ok()? == 0 {
+        let told = poll(&mut fds, Some(&limit)).ok()?;
+        if std::mem::take(&mut self.lock().names_are_lost) {
+            return Some(Noticed::All);
+        }
+        if told == 0 {
             return None;
         }
         let mut buffer = vec![0; 64 << 10];
@@ -167,13 +187,15 @@ impl State {
             if mask & libc::FAN_Q_OVERFLOW != 0 {
                 return Noticed::All;
             }
-            if ignored == Some(pid) {
-                continue;
-            }
             let Some(mut records) = event.get(metadata_bytes..) else { return Noticed::All };
             while let Some((about, rest)) = next_record(records) {
                 records = rest;
-                self.told_of(&about, mask, &mut files);
+                if ignored != Some(pid) {
+                    self.told_of(&about, mask, &mut files);
+                }
+                if mask & libc::FAN_DELETE_SELF != 0 && about.name.is_none() {
+                    self.gone(&about);
+                }
             }
         }
         files.sort_unstable();
@@ -181,27 +203,30 @@ impl State {
         Noticed::Files(files)
     }
 
-    fn told_of(&mut self, about: &About<'_>, mask: u64, files: &mut Vec<FileId>) {
-        let Some(&marked) = self.by_handle.get(about.handle) else { return };
-        let names = self.names.get_mut(&marked);
+    fn told_of(&self, about: &About<'_>, mask: u64, files: &mut Vec<FileId>) {
         let is_itself = about.name.is_none();
-        // Of its children only those change it that come or go.
-        if is_itself
-            || mask & (libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO) != 0
-        {
-            files.push(marked);
+        for marked in self.by_handle.get(about.handle).into_iter().flatten() {
+            // Of its children only those change it that come or go.
+            if is_itself || mask & NAMES != 0 {
+                files.push(*marked);
+            }
+            if let (Some(name), Some(names)) = (&about.name, self.names.get(marked)) {
+                files.extend(names.get(name));
+            }
         }
-        if let (Some(name), Some(names)) = (&about.name, names) {
-            files.extend(names.get(name));
-        }
-        if is_itself && mask & libc::FAN_DELETE_SELF != 0 {
-            // The kernel has dropped its mark with it.
-            self.by_handle.remove(about.handle);
+    }
+
+    /// The kernel has dropped its mark with what was marked.
+    fn gone(&mut self, about: &About<'_>) {
+        for marked in self.by_handle.remove(about.handle).into_iter().flatten() {
             self.marked.remove(&marked);
             self.names_count -= self.names.remove(&marked).map_or(0, |names| names.len());
         }
     }
 }
+
+/// Something comes or goes in a directory.
+const NAMES: u64 = libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO;
 
 /// What an event is about: a marked file, or a name in it.
 #[derive(Debug)]
@@ -229,6 +254,25 @@ fn next_record(records: &[u8]) -> Option<(About<'_>, &[u8])> {
         _ => None,
     };
     Some((About { handle, name }, rest))
+}
+
+/// Whether all changes of a file system come by way of this kernel: what hosts on a network do is not told of.
+fn is_local(fd: BorrowedFd<'_>) -> bool {
+    /// ext2 to ext4, XFS, btrfs, tmpfs, F2FS, bcachefs, ZFS, overlayfs, ramfs, exFAT, FAT (statfs(2)).
+    const LOCAL: [u64; 11] = [
+        0xef53,
+        0x5846_5342,
+        0x9123_683e,
+        0x0102_1994,
+        0xf2f5_2010,
+        0xca45_1a4e,
+        0x2fc1_2fc1,
+        0x794c_7630,
+        0x8584_58f6,
+        0x2011_bab0,
+        0x4d44,
+    ];
+    rustix::fs::fstatfs(fd).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64 & 0xffff_ffff)))
 }
 
 /// `struct file_handle`, as events have it: length, type, bytes.
