@@ -345,6 +345,28 @@ fn users<'a>(
 }
 
 #[test]
+fn an_open_file_outlives_its_name_whoever_removes_it() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms");
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let _server = stage.serve();
+    let one = Mounted::new(&stage, "one", &[]);
+    let other = Mounted::new(&stage, "other", &[]);
+    assert_eq!(fs::read_to_string(one.path("f")).unwrap(), "words");
+    // All of it is known here: nobody asks the server to open it.
+    let open = File::open(one.path("f")).unwrap();
+    fs::remove_file(other.path("f")).unwrap();
+    fs::write(other.path("f"), "other").unwrap();
+    let mut words = [0; 5];
+    open.read_exact_at(&mut words, 0).unwrap();
+    assert_eq!(&words, b"words");
+    assert_eq!(fs::read_to_string(one.path("f")).unwrap(), "other");
+    drop(open);
+    one.program.stop().expect(0);
+    other.program.stop().expect(0);
+}
+
+#[test]
 fn a_client_that_stands_still_holds_nobody_up_for_ever_and_sees_no_past() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
     let stage = Stage::shared("--rtt 5ms");

@@ -19,6 +19,8 @@ pub mod attr;
 pub mod client;
 pub mod dir;
 pub mod export;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod lease;
 pub mod limits;
 pub mod message;

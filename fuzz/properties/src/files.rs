@@ -4,10 +4,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
 use longhaul_files::attr::{read_xattrs, set_mode, set_modified, set_xattr};
+use longhaul_files::fuzzing;
 use longhaul_files::{Exports, Name, RelPath, Time, Xattr};
 use longhaul_transport::identity::Grant;
 use rustix::fs::MemfdFlags;
 
+use crate::assert_stable;
 use crate::script::Script;
 
 /// A path below a directory: it never leads out of it, and reads the same when it is written again. In an export it
@@ -32,6 +34,19 @@ pub fn relative_path(data: &[u8]) {
         assert_eq!(whole.names()[0].as_bytes(), b"data");
         assert_eq!(whole.names()[1..], *below.names());
     }
+}
+
+/// Requests, replies and notices about files: what is understood means the same when it is written again, and errors are
+/// numbers that a kernel takes from a file system.
+pub fn file_messages(data: &[u8]) {
+    assert_stable(data, fuzzing::request);
+    assert_stable(data, fuzzing::notice);
+    assert!(fuzzing::reply_errors(data).iter().all(|error| (0..512).contains(error)));
+}
+
+/// Events of the kernel's: none is about more than what is watched, and its names.
+pub fn fanotify_events(data: &[u8]) {
+    assert!(fuzzing::events(data).is_none_or(|files| files <= 4));
 }
 
 /// Attributes of a file, set as a peer says: taken or refused, and an extended attribute that is taken is there.

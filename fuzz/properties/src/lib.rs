@@ -12,7 +12,7 @@ mod transport;
 
 pub use copy::{bundle, copy_messages, copy_offer, excludes, journal, ranges};
 pub use emulator::{emulated_link, packet};
-pub use files::{file_attributes, relative_path};
+pub use files::{fanotify_events, file_attributes, file_messages, relative_path};
 pub use transport::{
     authorized_keys, control_frames, known_hosts, lane, lane_frame, private_key, public_key, session_message,
     tls_handshake, tls_record,
@@ -22,7 +22,7 @@ pub use transport::{
 pub type Property = fn(&[u8]);
 
 /// All of them, by the names of their fuzz targets and corpora.
-pub const TARGETS: [(&str, Property); 20] = [
+pub const TARGETS: [(&str, Property); 22] = [
     ("authorized_keys", authorized_keys),
     ("bundle", bundle),
     ("control_frames", control_frames),
@@ -30,7 +30,9 @@ pub const TARGETS: [(&str, Property); 20] = [
     ("copy_offer", copy_offer),
     ("emulated_link", emulated_link),
     ("excludes", excludes),
+    ("fanotify_events", fanotify_events),
     ("file_attributes", file_attributes),
+    ("file_messages", file_messages),
     ("journal", journal),
     ("known_hosts", known_hosts),
     ("lane", lane),

@@ -36,6 +36,7 @@ use coherence::{Change, Coherence};
 use nodes::{Nodes, stat};
 use open_files::{OpenFiles, Sending};
 use operations::{Mounted, NameLocks};
+pub(crate) use watch::noticed_in;
 use workers::Workers;
 
 /// The handler of a session about files, at the server.

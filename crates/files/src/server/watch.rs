@@ -228,6 +228,25 @@ impl State {
 /// Something comes or goes in a directory.
 const NAMES: u64 = libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_MOVED_FROM | libc::FAN_MOVED_TO;
 
+/// How many files some events are about, where two are watched; `None`: any.
+pub(crate) fn noticed_in(events: &[u8]) -> Option<usize> {
+    let file = |inode| FileId { device: 1, inode, born: 0 };
+    let mut state = State::default();
+    // A handle of no bytes, and one of four: enough for what is made up.
+    for (handle, inode) in [(&[0; 8][..], 1), (&[4, 0, 0, 0, 1, 0, 0, 0, 1, 2, 3, 4], 2)] {
+        state.by_handle.entry(handle.into()).or_default().insert(file(inode));
+        state.marked.insert(file(inode));
+        if let Ok(name) = Name::new(b"n") {
+            state.names.entry(file(inode)).or_default().insert(name, file(inode + 10));
+            state.names_count += 1;
+        }
+    }
+    match state.noticed(events, Some(7)) {
+        Noticed::Files(files) => Some(files.len()),
+        Noticed::All => None,
+    }
+}
+
 /// What an event is about: a marked file, or a name in it.
 #[derive(Debug)]
 struct About<'a> {
