@@ -252,10 +252,13 @@ impl Register for Link {
     }
 }
 
+/// How long the link is cut, and how long it is not before and after.
+const CUT: Duration = Duration::from_secs(2);
+
 /// How long registers are played with: a few seconds, or as LONGHAUL_CHECK_SECONDS says.
 fn check_time() -> Duration {
     let asked = std::env::var("LONGHAUL_CHECK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs(asked.unwrap_or(5))
+    Duration::from_secs(asked.unwrap_or(10))
 }
 
 #[test]
@@ -289,6 +292,16 @@ fn readers_and_writers_on_two_mounts_agree_on_an_order() {
     let histories: Vec<(&str, Mutex<Vec<Op>>)> =
         registers.iter().map(|(name, _)| (*name, Mutex::default())).collect();
     std::thread::scope(|scope| {
+        // Every now and then the link is cut: whoever waits goes on afterwards.
+        scope.spawn(|| {
+            while begun.elapsed() + CUT * 3 < until {
+                std::thread::sleep(CUT);
+                stage.set_link("--loss 100%");
+                std::thread::sleep(CUT);
+                stage.set_link("--loss 0%");
+                std::thread::sleep(CUT);
+            }
+        });
         for ((_, users), (_, history)) in registers.iter().zip(&histories) {
             for (number, (register, writes)) in users.iter().enumerate() {
                 scope.spawn(move || {
@@ -316,7 +329,7 @@ fn readers_and_writers_on_two_mounts_agree_on_an_order() {
     for (name, history) in histories {
         let ops = history.into_inner().unwrap();
         let writes = ops.iter().filter(|op| op.is_write).count();
-        assert!(writes > 10 && ops.len() > 2 * writes, "{name}: {} operations, {writes} writes", ops.len());
+        assert!(writes > 10 && ops.len() - writes > 10, "{name}: {} operations, {writes} writes", ops.len());
         is_linearizable(&ops).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     for mounted in mounts {
