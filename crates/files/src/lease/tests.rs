@@ -244,7 +244,7 @@ fn a_planted_defect_is_found() {
     assert!(found);
 }
 
-/// All orders of a small case: two clients read and change one file, and every message comes at any time.
+/// Every order of nine steps of a small case: two clients read and change one file, and every message comes at any time.
 #[test]
 fn all_orders_of_two_clients_and_one_file() {
     fn search(path: &mut Vec<(u8, usize, usize)>, depth: usize, seen: &mut HashSet<String>) {
