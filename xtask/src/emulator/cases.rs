@@ -215,7 +215,8 @@ fn capacity(seconds: u32, mm_delay: bool) -> Vec<Experiment> {
         unshaped("no rate, 1 stream, raised", one("cubic"), 12.0).with(RAISED).also_quick(),
         unshaped("no rate, 64 BBR streams", load(many), 7.0),
         shaped("10 Gbit/s, 1 stream, raised", "", one("cubic"), Some(9.0)).with(RAISED),
-        shaped("10 Gbit/s, loss 1e-5, 1 BBR stream, raised", " --loss 0.001%", one("bbr"), Some(8.0)).with(RAISED),
+        shaped("10 Gbit/s, loss 1e-5, 1 BBR stream, raised", " --loss 0.001%", one("bbr"), Some(8.0))
+            .with(RAISED),
         shaped("10 Gbit/s, loss 1e-5, 1 BBR stream, raised twice", " --loss 0.001%", one("bbr"), Some(8.0))
             .with(RAISED_TWICE)
             .also_quick(),
