@@ -56,7 +56,7 @@ fn what_is_known_is_not_asked_again() {
     look();
     let again = bytes(&|| (0..200).for_each(|_| look()));
     assert!(again < idle, "{again} bytes for what is known");
-    mounted.program.stop().expect(0);
+    mounted.stop_having_known(1000);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn changes_that_are_made_at_the_server_are_noticed() {
     assert_eq!(read("d/again"), "t");
     fs::write(far.join("d/again"), "a").unwrap();
     seen("bytes under a new name", || read("d/again") == "a");
-    mounted.program.stop().expect(0);
+    mounted.stop_having_known(5);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_is_copied_to_the_server_is_noticed() {
         stage.run(&mut stage.copy(Way::Push, &["-f"], "f")).expect(0);
         seen("a copy", || fs::read_to_string(mounted.path("f")).is_ok_and(|read| read == words));
     }
-    mounted.program.stop().expect(0);
+    mounted.stop_having_known(1);
 }
 
 /// One read or write of a register, by the clock of this machine.
@@ -333,7 +333,7 @@ fn readers_and_writers_on_two_mounts_agree_on_an_order() {
         is_linearizable(&ops).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     for mounted in mounts {
-        mounted.program.stop().expect(0);
+        mounted.stop_having_known(10);
     }
 }
 
@@ -375,7 +375,7 @@ fn an_open_file_outlives_its_name_whoever_removes_it() {
     assert_eq!(&words, b"words");
     assert_eq!(fs::read_to_string(one.path("f")).unwrap(), "other");
     drop(open);
-    one.program.stop().expect(0);
+    one.stop_having_known(1);
     other.program.stop().expect(0);
 }
 

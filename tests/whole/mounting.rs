@@ -20,12 +20,23 @@ impl<'a> Mounted<'a> {
     pub(crate) fn new(stage: &'a Stage, name: &'static str, arguments: &[&str]) -> Self {
         fs::create_dir(stage.path(name)).unwrap();
         let mut command = stage.on(Host::Near, LONGHAUL);
-        command.args(["mount", "--foreground", "-i"]).arg(stage.path("client"));
+        command.args(["mount", "--foreground", "-v", "-i"]).arg(stage.path("client"));
         command.arg("--known-hosts").arg(stage.path("known_hosts"));
         command.arg("longhaul://far/data").arg(stage.path(name)).args(arguments);
         let mut program = stage.start(&mut command);
         program.wait_to_say("mounted at");
         Self { stage, program, name }
+    }
+
+    /// Unmounts. So much must have been answered without asking the server: what is seen through a mount that keeps
+    /// nothing shows nothing of what is kept.
+    pub(crate) fn stop_having_known(self, least: u64) {
+        let ended = self.program.stop().expect(0);
+        let known = ended.err.lines().find_map(|line| {
+            let (_, words) = line.split_once("times, ")?;
+            words.strip_suffix(" answers were known")?.parse::<u64>().ok()
+        });
+        assert!(known.is_some_and(|known| known >= least), "{known:?} answers were known, not {least}");
     }
 
     /// A path in it, as this process reaches it: the host may have a tree of its own.

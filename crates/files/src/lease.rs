@@ -17,7 +17,6 @@
 //! use them, by its own clock, before they are taken from it ([`OVERDUE_AFTER`], [`LEASE_TERM`], [`FENCE_AFTER`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
 
 use crate::limits::{FENCE_AFTER, LEASES_MAX, OVERDUE_AFTER};
 
@@ -231,13 +230,6 @@ impl Leases {
     pub fn to_fence(&self, now: Nanos) -> BTreeSet<Client> {
         let before = now.saturating_sub(FENCE_AFTER.as_nanos() as Nanos);
         self.unanswered.iter().take_while(|(at, ..)| *at < before).map(|(_, client, _)| *client).collect()
-    }
-
-    /// When [`to_fence`](Self::to_fence) is to be asked next, if nothing is answered.
-    #[must_use]
-    pub fn next_fence(&self) -> Option<Duration> {
-        let (at, ..) = self.unanswered.first()?;
-        Some(Duration::from_nanos(*at) + FENCE_AFTER)
     }
 
     /// All files that somebody has a lease on.

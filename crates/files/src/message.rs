@@ -255,16 +255,14 @@ pub(crate) struct Attached {
     /// In words; empty: it is.
     #[prost(string, tag = "1")]
     pub(crate) refusal: String,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) top: Option<Attr>,
     /// Nothing may be changed.
-    #[prost(bool, tag = "3")]
+    #[prost(bool, tag = "2")]
     pub(crate) read_only: bool,
     /// The server acts with root's rights: it takes the client's word for who does something.
-    #[prost(bool, tag = "4")]
+    #[prost(bool, tag = "3")]
     pub(crate) acts_for_all: bool,
     /// The user that the server acts as.
-    #[prost(message, required, tag = "5")]
+    #[prost(message, required, tag = "4")]
     pub(crate) user: Caller,
 }
 

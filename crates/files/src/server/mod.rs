@@ -28,12 +28,10 @@ use crate::access::Access;
 use crate::dir::Dir;
 use crate::lease::FileId;
 use crate::limits::SENDINGS_MAX;
-use crate::message::{
-    Ask, Attach, Attached, Attr, Caller, Content, Nothing, Notice, Read, Reply, TOP, write_of,
-};
+use crate::message::{Ask, Attach, Attached, Caller, Content, Nothing, Notice, Read, Reply, write_of};
 pub use coherence::Changing;
 use coherence::{Change, Coherence};
-use nodes::{Nodes, stat};
+use nodes::Nodes;
 use open_files::{OpenFiles, Sending};
 use operations::{Mounted, NameLocks};
 pub(crate) use watch::noticed_in;
@@ -138,16 +136,15 @@ impl FilesServer {
             let (access, shared, joining) =
                 (Arc::clone(&self.access), Arc::clone(&self.shared), session.clone());
             let found = workers.run(move || Ok(find(&*access, &shared, joining, &attach.path))).await;
-            let (mounted, top) = found.map_err(|error| cannot(&error))??;
-            Ok::<_, String>((mounted, top, workers))
+            let mounted = found.map_err(|error| cannot(&error))??;
+            Ok::<_, String>((mounted, workers))
         };
-        let (mounted, top, workers) = match begun.await {
+        let (mounted, workers) = match begun.await {
             Ok(begun) => begun,
             Err(reason) => return refused(reason),
         };
         let attached = Attached {
             refusal: String::new(),
-            top: Some(top),
             read_only: mounted.read_only,
             acts_for_all: mounted.acts_for_all,
             user: mounted.user,
@@ -220,12 +217,7 @@ impl FilesServer {
 }
 
 /// Finds what is to be mounted; called with the user's rights.
-fn find(
-    access: &dyn Access,
-    shared: &Shared,
-    session: Session,
-    path: &[u8],
-) -> Result<(Mounted, Attr), String> {
+fn find(access: &dyn Access, shared: &Shared, session: Session, path: &[u8]) -> Result<Mounted, String> {
     let ((dir, below), read_only) = match access.resolve(path, true) {
         Ok(found) => (found, false),
         Err(_) => (access.resolve(path, false)?, true),
@@ -236,15 +228,8 @@ fn find(
 
 impl Mounted {
     /// All below a directory, with the rights of the calling thread.
-    fn at(
-        top: &Dir,
-        shared: &Shared,
-        session: Option<Session>,
-        read_only: bool,
-    ) -> std::io::Result<(Self, Attr)> {
-        let top = top.fd()?;
-        let nodes = Nodes::below(Arc::clone(&top))?;
-        let attr = Attr::of(&stat(&top)?, TOP, false);
+    fn at(top: &Dir, shared: &Shared, session: Option<Session>, read_only: bool) -> std::io::Result<Self> {
+        let nodes = Nodes::below(top.fd()?)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let (coherence, names) = (Arc::clone(&shared.coherence), Arc::clone(&shared.names));
         let mounted = Self {
@@ -258,7 +243,7 @@ impl Mounted {
             user: Caller { uid: uid.as_raw(), gid: gid.as_raw() },
             acts_for_all: uid.is_root(),
         };
-        Ok((mounted, attr))
+        Ok(mounted)
     }
 
     /// The session is over: nothing is begun any more.

@@ -19,7 +19,7 @@ fn mounted() -> (tempfile::TempDir, Mounted) {
     fs::write(temp.path().join("top/f"), "words").unwrap();
     fs::write(temp.path().join("secret"), "s").unwrap();
     let top = Dir::open_path(&temp.path().join("top")).unwrap();
-    let mounted = Mounted::at(&top, &shared(), None, false).unwrap().0;
+    let mounted = Mounted::at(&top, &shared(), None, false).unwrap();
     (temp, mounted)
 }
 
@@ -120,7 +120,7 @@ fn nothing_is_changed_where_one_may_only_read() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("f"), "words").unwrap();
     let top = Dir::open_path(temp.path()).unwrap();
-    let mounted = Mounted::at(&top, &shared(), None, true).unwrap().0;
+    let mounted = Mounted::at(&top, &shared(), None, true).unwrap();
     let node = look_up(&mounted, TOP, "f").unwrap();
     let name = Bytes::from_static(b"f");
     let rofs = Err(Errno::ROFS);

@@ -1,0 +1,426 @@
+//! Open files at the client: what is read is kept and fetched ahead under a lease, what is written goes to the server.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use longhaul_transport::Extent;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use tokio::sync::watch;
+
+use super::cache::OwnChange;
+use super::reading::{Plan, Reading};
+use super::transfers::Broken;
+use super::{Asking, Changing, Remote, lock, now};
+use crate::limits::{
+    BLOCK_BYTES, BLOCKS_COMING_MAX, INLINE_BYTES_MAX, OVERDUE_AFTER, READ_BYTES_MAX, WRITES_OPEN_MAX,
+};
+use crate::message::{Allocate, Close, CopyRange, Grant, Open, Read, Seek, Settle, Sync, Write, object};
+
+/// What the client knows of an open file's writes over the lanes.
+#[derive(Debug, Default)]
+struct Writes {
+    next: u32,
+    under_way: std::collections::BTreeSet<u32>,
+    /// As the server has been told.
+    floor: u32,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    node: u64,
+    flags: OFlags,
+    /// The server's number; a file that is known already is opened there when that is needed.
+    pub(super) far: tokio::sync::OnceCell<u64>,
+    writes: Mutex<Writes>,
+    reading: Mutex<Reading>,
+}
+
+/// Word of a block that has come.
+pub(super) type Coming = watch::Receiver<Option<()>>;
+
+/// The number of a write is taken off the list when its writer gives up waiting, too.
+struct UnderWay<'a> {
+    writes: &'a Mutex<Writes>,
+    number: u32,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        lock(self.writes).under_way.remove(&self.number);
+    }
+}
+
+impl Remote {
+    pub(super) fn add_file(&self, node: u64, flags: OFlags, far: Option<u64>) -> u64 {
+        let file = OpenFile {
+            node,
+            flags,
+            far: tokio::sync::OnceCell::new_with(far),
+            writes: Mutex::default(),
+            reading: Mutex::default(),
+        };
+        let number = self.inner.last_file.fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.inner.files).insert(number, Arc::new(file));
+        number
+    }
+
+    pub(super) fn open_file(&self, file: u64) -> Result<Arc<OpenFile>, Errno> {
+        lock(&self.inner.files).get(&file).cloned().ok_or(Errno::BADF)
+    }
+
+    /// The server's number of an open file.
+    pub(super) async fn far(&self, file: &OpenFile) -> Result<u64, Errno> {
+        file.far.get_or_try_init(|| self.open_far(file.node, file.flags)).await.copied()
+    }
+
+    async fn open_far(&self, node: u64, flags: OFlags) -> Result<u64, Errno> {
+        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let ask = Open { node, flags: flags.bits() };
+        if writes {
+            let bytes = flags.contains(OFlags::TRUNC).then_some((0, u64::MAX));
+            return Ok(self
+                .change(ask, &[OwnChange { bytes, ..OwnChange::of(node) }], |_, _| {})
+                .await?
+                .file);
+        }
+        let opened = self.learn(ask, |cache, turn, opened| {
+            let Ok(opened) = opened else { return };
+            if let Some(attr) = opened.attr {
+                cache.keep_attr(turn, attr);
+                // A small one is all there now.
+                if let Some(content) = &opened.content {
+                    cache.keep_block(turn, node, 0, content.clone());
+                }
+            }
+        });
+        Ok(opened.await?.file)
+    }
+
+    /// Opens at the server what is open here alone, of these nodes.
+    pub(super) async fn open_all(&self, nodes: &[Grant]) {
+        let nodes: std::collections::HashSet<u64> = nodes.iter().map(|grant| grant.node).collect();
+        let files: Vec<Arc<OpenFile>> = lock(&self.inner.files).values().cloned().collect();
+        let mut opening = tokio::task::JoinSet::new();
+        for file in files.into_iter().filter(|file| nodes.contains(&file.node) && !file.far.initialized()) {
+            let remote = self.clone();
+            // If it is gone already, its reader is told when it comes to that.
+            opening.spawn(async move {
+                let _ = remote.far(&file).await;
+            });
+        }
+        // Whoever waits for the answer does not wait longer than that anyway.
+        let _ = tokio::time::timeout(OVERDUE_AFTER, opening.join_all()).await;
+    }
+
+    /// Opens a file. One that is kept whole was allowed to be read: its reader need not ask.
+    pub async fn open(&self, node: u64, flags: OFlags) -> Result<u64, Errno> {
+        let only_reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let is_kept = only_reads && {
+            let mut cache = self.inner.client.cache();
+            let size = cache.attr(now(), node).map(|attr| attr.size);
+            size.is_some_and(|size| size <= INLINE_BYTES_MAX as u64 && size > 0)
+                && cache.block(now(), node, 0).is_some_and(|block| Some(block.len() as u64) == size)
+        };
+        let far = if is_kept { None } else { Some(self.open_far(node, flags).await?) };
+        Ok(self.add_file(node, flags, far))
+    }
+
+    /// As [`read`](Self::read), if no more is to be done for it than to take bytes that are here.
+    #[must_use]
+    pub fn read_known(&self, file: u64, offset: u64, length: u32) -> Option<Bytes> {
+        let file = self.open_file(file).ok()?;
+        let mut cache = self.inner.client.cache();
+        let now = now();
+        let size = cache.attr(now, file.node)?.size;
+        let wanted = size.saturating_sub(offset).min(length.into());
+        if wanted == 0 {
+            return Some(Bytes::new());
+        }
+        let place = offset / BLOCK;
+        if (offset + wanted - 1) / BLOCK != place {
+            return None;
+        }
+        let block = cache.block(now, file.node, place)?;
+        drop(cache);
+        let from = (offset - place * BLOCK) as usize;
+        let part =
+            block.get(from..from + wanted as usize).map(|_| block.slice(from..from + wanted as usize))?;
+        let plan = lock(&file.reading).read(offset, wanted, size);
+        if let Plan::Blocks(blocks) = plan
+            && !blocks.is_empty()
+        {
+            let remote = self.clone();
+            self.inner.runtime.spawn(async move {
+                let _ = remote.fetch(&file, blocks, size).await; // its reader will see
+            });
+        }
+        Some(part)
+    }
+
+    /// Reads at most `length` bytes from `offset` on: fewer at the end of the file. Nothing is waited for that is here.
+    pub async fn read(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
+        let file = self.open_file(file)?;
+        let length = length.min(READ_BYTES_MAX);
+        let lease = self.inner.client.cache().lease(now(), file.node);
+        if lease.is_some()
+            && let Some(bytes) = self.read_kept(&file, offset, length, lease).await?
+        {
+            return Ok(bytes);
+        }
+        self.read_far(self.far(&file).await?, offset, length).await
+    }
+
+    /// Of a file whose parts may be kept; `None`: that does not pay, or they may not be any more.
+    async fn read_kept(
+        &self,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        length: u32,
+        lease: Option<(u64, u64)>,
+    ) -> Result<Option<Bytes>, Errno> {
+        let size = self.attr(file.node).await?.size;
+        let wanted = size.saturating_sub(offset).min(length.into());
+        if wanted == 0 {
+            return Ok(Some(Bytes::new()));
+        }
+        let plan = lock(&file.reading).read(offset, wanted, size);
+        let (first, last) = (offset / BLOCK, (offset + wanted - 1) / BLOCK);
+        let reads_on = match plan {
+            Plan::Blocks(blocks) => {
+                self.fetch(file, blocks, size).await?;
+                true
+            }
+            Plan::Alone => false,
+        };
+        let mut parts = Vec::with_capacity(2);
+        for place in first..=last {
+            let mut block = self.block(file, place).await;
+            if block.is_none() && reads_on {
+                // It had to make room for others, or was changed on its way.
+                self.fetch(file, place..place + 1, size).await?;
+                block = self.block(file, place).await;
+            }
+            let Some(block) = block else { return Ok(None) };
+            let from = offset.saturating_sub(place * BLOCK) as usize;
+            let to = ((offset + wanted - place * BLOCK) as usize).min(block.len());
+            if from >= to {
+                return Ok(None);
+            }
+            parts.push(block.slice(from..to));
+        }
+        // Parts of before and after a change are no bytes that were ever there.
+        if first < last && self.inner.client.cache().lease(now(), file.node) != lease {
+            return Ok(None);
+        }
+        Ok(Some(match <[Bytes; 1]>::try_from(parts) {
+            Ok([whole]) => whole,
+            Err(parts) => parts.concat().into(),
+        }))
+    }
+
+    /// A block that is here or on its way; `None`: neither, or it came and may not be kept.
+    async fn block(&self, file: &OpenFile, place: u64) -> Option<Bytes> {
+        if let Some(block) = self.inner.client.cache().block(now(), file.node, place) {
+            return Some(block);
+        }
+        let mut coming = lock(&self.inner.coming).get(&(file.node, place)).cloned()?;
+        if coming.borrow().is_none() {
+            lock(&file.reading).waited(self.inner.client.cache().bytes_max as u64 / 2);
+            let _ = coming.wait_for(Option::is_some).await; // it ends with its sender, too
+        }
+        self.inner.client.cache().block(now(), file.node, place)
+    }
+
+    /// Has blocks fetched that are neither here nor on their way.
+    async fn fetch(&self, file: &Arc<OpenFile>, blocks: Range<u64>, size: u64) -> Result<(), Errno> {
+        let missing: Vec<u64> = {
+            let mut cache = self.inner.client.cache();
+            let now = now();
+            blocks
+                .filter(|place| place * BLOCK < size && cache.block(now, file.node, *place).is_none())
+                .collect()
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let far = self.far(file).await?;
+        for place in missing {
+            let (tell, coming) = watch::channel(None);
+            {
+                let mut table = lock(&self.inner.coming);
+                // What is left out is asked for when it is read.
+                if table.len() >= BLOCKS_COMING_MAX || table.contains_key(&(file.node, place)) {
+                    continue;
+                }
+                table.insert((file.node, place), coming);
+            }
+            let (remote, file) = (self.clone(), Arc::clone(file));
+            tokio::spawn(async move {
+                let length = (size - place * BLOCK).min(BLOCK) as u32;
+                let asking = Asking::begin(&remote.inner.client);
+                let read = remote.read_far(far, place * BLOCK, length).await;
+                if let Ok(data) = &read
+                    && data.len() == length as usize
+                {
+                    remote.inner.client.cache().keep_block(asking.turn, file.node, place, data.clone());
+                }
+                drop(asking);
+                lock(&remote.inner.coming).remove(&(file.node, place));
+                tell.send_replace(Some(()));
+            });
+        }
+        Ok(())
+    }
+
+    /// Reads at the server. 1 RTT, and the time of the bytes.
+    async fn read_far(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
+        if length as usize <= INLINE_BYTES_MAX {
+            let mut data = self.call(Read { file, offset, length, transfer: 0 }).await.0?.data;
+            data.truncate(length as usize); // whatever the server says
+            return Ok(data);
+        }
+        for _ in 0..READ_ATTEMPTS {
+            let awaited = self.inner.client.transfers.expect(length as usize);
+            let transfer = awaited.number;
+            let mut content = self.call(Read { file, offset, length, transfer }).await.0?;
+            if content.on_lanes == 0 {
+                content.data.truncate(length as usize);
+                return Ok(content.data);
+            }
+            match awaited.bytes(content.on_lanes.into()).await {
+                Ok(bytes) => return Ok(bytes.into()),
+                // The file has become shorter meanwhile, most likely.
+                Err(Broken::GivenUp) => {}
+                Err(Broken::SessionOver) => break,
+            }
+        }
+        Err(Errno::IO)
+    }
+
+    /// Writes, all of it or an error. 1 RTT, and the time of the bytes.
+    pub async fn write(&self, file: u64, offset: u64, data: Bytes, drops_set_id: bool) -> Result<(), Errno> {
+        let file = self.open_file(file)?;
+        let far = self.far(&file).await?;
+        let appends = file.flags.contains(OFlags::APPEND);
+        let bytes = if appends { (0, u64::MAX) } else { (offset, offset.saturating_add(data.len() as u64)) };
+        let change = [OwnChange::of_bytes(file.node, bytes.0, bytes.1)];
+        let _changing = Changing::begin(&self.inner.client, &change);
+        if data.len() <= INLINE_BYTES_MAX {
+            return self.call(Write { file: far, offset, data, drops_set_id }).await.0.map(drop);
+        }
+        let many_wait = {
+            let table = lock(&file.writes);
+            let first = table.under_way.first().copied().unwrap_or(table.next);
+            (table.next - first) as usize >= WRITES_OPEN_MAX / 2
+        };
+        if appends || drops_set_id || many_wait {
+            // One part after the other, in order; where files are appended to, the server chooses the place.
+            let mut at = 0;
+            while at < data.len() {
+                let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
+                let (offset, length) = (offset + at as u64, part.len());
+                self.call(Write { file: far, offset, data: part, drops_set_id }).await.0?;
+                at += length;
+            }
+            return Ok(());
+        }
+        self.write_over_lanes(&file, far, offset, data).await
+    }
+
+    async fn write_over_lanes(
+        &self,
+        file: &OpenFile,
+        far: u64,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), Errno> {
+        let (under_way, settle) = {
+            let mut table = lock(&file.writes);
+            let number = table.next;
+            table.next = table.next.checked_add(1).ok_or(Errno::OVERFLOW)?;
+            table.under_way.insert(number);
+            let floor = table.under_way.first().copied().unwrap_or(number);
+            let settle = floor - table.floor >= SETTLE_AFTER;
+            if settle {
+                table.floor = floor;
+            }
+            (UnderWay { writes: &file.writes, number }, settle.then_some(floor))
+        };
+        let length = data.len() as u64;
+        let object = object(far, under_way.number);
+        let done = self.inner.client.transfers.send(object, offset, data);
+        let session = &self.inner.session;
+        session.lanes().push(Extent { object, offset, length, whole: false }).await;
+        if let Some(below) = settle {
+            self.call(Settle { file: far, below, write: None }).await.0?;
+        }
+        match done.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Broken::GivenUp)) => {
+                let write = Some(under_way.number);
+                // It says why; if it does not, something is wrong.
+                self.call(Settle { file: far, below: 0, write }).await.0.and(Err(Errno::IO))
+            }
+            Ok(Err(Broken::SessionOver)) | Err(_) => Err(Errno::IO),
+        }
+    }
+
+    /// Makes a file's bytes durable, and all else of it unless `data_only`.
+    pub async fn sync(&self, file: u64, data_only: bool) -> Result<(), Errno> {
+        let file = self.far(&*self.open_file(file)?).await?;
+        self.call(Sync { file, data_only }).await.0.map(drop)
+    }
+
+    /// Closes an open file; nothing that it has written is outstanding, so nobody waits.
+    pub fn close(&self, file: u64) {
+        let Some(file) = lock(&self.inner.files).remove(&file) else { return };
+        let remote = self.clone();
+        self.inner.runtime.spawn(async move {
+            // It may be about to be opened.
+            let far = file.far.get_or_try_init(|| std::future::ready(Err(Errno::BADF))).await;
+            if let Ok(&file) = far {
+                let _ = remote.call(Close { file }).await; // or the session is over
+            }
+        });
+    }
+
+    /// As fallocate(2).
+    pub async fn allocate(&self, file: u64, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
+        let file = self.open_file(file)?;
+        let far = self.far(&file).await?;
+        let change = OwnChange::of_bytes(file.node, offset, u64::MAX);
+        self.change(Allocate { file: far, offset, length, mode }, &[change], |_, _| {}).await.map(drop)
+    }
+
+    /// The next hole, or the next bytes, from `offset` on.
+    pub async fn seek(&self, file: u64, offset: u64, hole: bool) -> Result<u64, Errno> {
+        let file = self.far(&*self.open_file(file)?).await?;
+        Ok(self.call(Seek { file, offset, hole }).await.0?.count)
+    }
+
+    /// As copy_file_range(2): how many bytes, which may be fewer.
+    pub async fn copy_range(
+        &self,
+        (from_file, from): (u64, u64),
+        (to_file, to): (u64, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        let (from_file, to_file) = (self.open_file(from_file)?, self.open_file(to_file)?);
+        let change = OwnChange::of_bytes(to_file.node, to, u64::MAX);
+        let (from_file, to_file) = (self.far(&from_file).await?, self.far(&to_file).await?);
+        let ask = CopyRange { from_file, from, to_file, to, length };
+        Ok(self.change(ask, &[change], |_, _| {}).await?.count)
+    }
+}
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A file may become shorter more than once while it is read.
+const READ_ATTEMPTS: usize = 4;
+
+/// Writes that are over when the server is told so: well before it has as many as it keeps.
+const SETTLE_AFTER: u32 = WRITES_OPEN_MAX as u32 / 4;
