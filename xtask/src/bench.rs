@@ -200,6 +200,7 @@ impl Series {
                     order: *order,
                     trace,
                     progress: false,
+                    profile: None,
                 };
                 let run = self.course.run(&heat)?;
                 eprintln!("{}", course::in_words(&run, data.amount()));

@@ -18,9 +18,10 @@ use rustix::fs::FlockOperation;
 use crate::data::{Comparison, Data, Links, arrived};
 use crate::limited::{Ended, Limited, Words, last_words};
 use crate::link::{Between, Host, Network};
+use crate::profile::Recording;
 use crate::server::{Access, remove};
 use crate::tool::{Job, Tool};
-use crate::usage;
+use crate::{show, usage};
 
 /// What all runs share.
 #[derive(Debug)]
@@ -47,6 +48,8 @@ pub(crate) struct Heat<'a> {
     pub(crate) trace: Option<&'a Path>,
     /// longhaul only: its progress is shown on this terminal.
     pub(crate) progress: bool,
+    /// Where the processors' time goes is recorded, in this file, with `.profile.md` and `.profile.tsv` after its name.
+    pub(crate) profile: Option<&'a Path>,
 }
 
 /// A run that was made, before its copy is judged.
@@ -184,11 +187,19 @@ impl Course {
             (true, false) => Words::Apart { out: &summary, err: &log },
             (false, false) => Words::Kept(&log),
         };
+        let recording = heat.profile.map(|_| Recording::begin(self.scratch.join("perf.data"))).transpose()?;
         let processors = Processors::now();
         let mut tool = Limited::start(&mut network.command(Host::Near, &command), words)?;
         let ended = tool.wait(heat.limit)?;
         let stolen = processors.and_then(Processors::stolen);
         let far = own.then(|| usage::of(server.id())).flatten();
+        if let (Some(recording), Some(path)) = (recording, heat.profile) {
+            let ends = [(server.id(), "far"), (tool.id(), "near")];
+            let profile = recording.end(&ends)?;
+            let tables = ends.map(|(_, end)| profile.table(end)).join("\n");
+            show::write(&path.with_added_extension("profile.md"), &tables)?;
+            show::write(&path.with_added_extension("profile.tsv"), &profile.lines())?;
+        }
         let verdict = network.verdict();
         let arrived = if ended.status.is_none() { arrived(&into)? } else { Amount::default() };
         drop(tool);

@@ -114,6 +114,7 @@ impl Demo {
                 order: scenario.runs.len() as u32 + 1,
                 trace: own.then_some(trace.as_path()),
                 progress: own,
+                profile: None,
             };
             eprintln!("  {} ...", tool.name());
             let run = course.run(&heat)?;

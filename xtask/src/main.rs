@@ -8,7 +8,7 @@
 //! once over a link and judges the outcome; [`tool`] knows each rival, [`server`] what serves it, [`stream`] what the
 //! machine carries without a copy; [`link`] is the emulated network, [`pair`] one without an emulator, [`probe`] what
 //! [`netem`] runs on its hosts, [`data`] what is copied, [`limited`] a command under a time limit, [`usage`] what it takes
-//! of the machine, [`environment`] the machine.
+//! of the machine, [`profile`] in which functions, [`environment`] the machine.
 
 mod bench;
 mod course;
@@ -23,6 +23,7 @@ mod netem;
 mod pair;
 mod places;
 mod probe;
+mod profile;
 mod server;
 mod show;
 mod stream;

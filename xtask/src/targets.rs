@@ -21,7 +21,7 @@ use crate::places::Places;
 use crate::server::remove;
 use crate::stream::{self, Stream};
 use crate::tool::{Tool, how_to_install, missing};
-use crate::{environment, show};
+use crate::{environment, profile, show};
 
 /// Measure what longhaul promises: rates over long links, trees, and what encryption leaves of the machine
 ///
@@ -52,6 +52,10 @@ pub(crate) struct TargetsBench {
     /// Longest time of a copy; one that is cut off holds no target
     #[arg(long, value_name = "TIME", default_value = "5m")]
     limit: humantime::Duration,
+    /// Record with perf in which functions both ends of each copy spend processor time (root); what perf takes itself is
+    /// missing from the rates
+    #[arg(long)]
+    profile: bool,
     #[command(flatten)]
     places: Places,
 }
@@ -126,7 +130,10 @@ impl TargetsBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let longhaul = self.places.longhaul()?;
         let cases = if self.cases.is_empty() { Name::value_variants().to_vec() } else { self.cases.clone() };
-        let packages = if cases.contains(&Name::Veth) { stream::PACKAGES.to_vec() } else { Vec::new() };
+        let mut packages = if cases.contains(&Name::Veth) { stream::PACKAGES.to_vec() } else { Vec::new() };
+        if self.profile {
+            packages.extend(profile::PACKAGES);
+        }
         let missing = missing(&packages);
         if !missing.is_empty() {
             bail!("{}, or choose cases with --case", how_to_install(&missing));
@@ -149,6 +156,7 @@ impl TargetsBench {
                 self.rounds.unwrap_or(ROUNDS) * ATTEMPTS_PER_ROUND
             },
             limit: self.limit.into(),
+            profile: self.profile,
             stream_time: Duration::from_secs(if self.quick { 2 } else { 10 }),
             out,
         };
@@ -320,6 +328,7 @@ struct Series {
     rounds: u32,
     attempts: u32,
     limit: Duration,
+    profile: bool,
     stream_time: Duration,
     out: PathBuf,
 }
@@ -379,6 +388,7 @@ impl Series {
         let Transfer { what, data } = transfer;
         let stem = format!("{case}-{what}-round{round}").replace('%', "").replace(' ', "-");
         let path = self.out.join(format!("{stem}.trace.jsonl"));
+        let profile = self.profile.then(|| self.out.join(&stem));
         let heat = Heat {
             tool: Tool::Longhaul,
             between,
@@ -388,6 +398,7 @@ impl Series {
             order,
             trace: Some(&path),
             progress: false,
+            profile: profile.as_deref(),
         };
         let run = self.disk.run(&heat)?;
         eprint!("{}", course::in_words(&run, data.amount()));
