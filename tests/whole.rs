@@ -43,3 +43,5 @@ mod topology;
 mod trust;
 #[path = "whole/udp_blocked.rs"]
 mod udp_blocked;
+#[path = "whole/writing.rs"]
+mod writing;

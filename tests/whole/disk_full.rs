@@ -20,10 +20,10 @@ fn mount_small(at: &Path, size: &str, more: MsFlags) {
 }
 
 /// A small disk; taken away again before its place is removed.
-struct SmallDisk<'a>(&'a Path);
+pub(crate) struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    fn new(at: &'a Path, size: &str) -> Self {
+    pub(crate) fn new(at: &'a Path, size: &str) -> Self {
         mount_small(at, size, MsFlags::empty());
         Self(at)
     }

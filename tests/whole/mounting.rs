@@ -31,12 +31,20 @@ impl<'a> Mounted<'a> {
     /// Unmounts. So much must have been answered without asking the server: what is seen through a mount that keeps
     /// nothing shows nothing of what is kept.
     pub(crate) fn stop_having_known(self, least: u64) {
-        let ended = self.program.stop().expect(0);
-        let known = ended.err.lines().find_map(|line| {
-            let (_, words) = line.split_once("times, ")?;
-            words.strip_suffix(" answers were known")?.parse::<u64>().ok()
-        });
-        assert!(known.is_some_and(|known| known >= least), "{known:?} answers were known, not {least}");
+        let said = self.stop();
+        let known = count(&said, " answers were known");
+        assert!(known >= least, "{known} answers were known, not {least}");
+    }
+
+    /// The same for writes that the server was told of later.
+    pub(crate) fn stop_having_written(self, least: u64) {
+        let said = self.stop();
+        let written = count(&said, " writes were told later");
+        assert!(written >= least, "{written} writes were told later, not {least}");
+    }
+
+    fn stop(self) -> String {
+        self.program.stop().expect(0).err
     }
 
     /// A path in it, as this process reaches it: the host may have a tree of its own.
@@ -44,6 +52,13 @@ impl<'a> Mounted<'a> {
         let here = self.stage.path(self.name).join(below);
         PathBuf::from(format!("/proc/{}/root{}", self.program.pid(), here.display()))
     }
+}
+
+/// The number before some words of a program.
+fn count(said: &str, words: &str) -> u64 {
+    let before = said.split_once(words).map(|(before, _)| before);
+    let number = before.and_then(|before| before.rsplit(' ').next()?.parse().ok());
+    number.unwrap_or_else(|| panic!("it does not tell how many{words}: {said}"))
 }
 
 /// Bytes that differ from place to place.
@@ -78,7 +93,10 @@ fn a_mount_shows_what_is_there_and_changes_it() {
     let mut file =
         OpenOptions::new().read(true).write(true).create_new(true).open(mounted.path("new")).unwrap();
     file.write_all(b"words").unwrap();
+    file.sync_all().unwrap();
     assert_eq!(fs::read(far.join("new")).unwrap(), b"words");
+    file.write_all(b" and more").unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 14, "nobody misses what was written");
     file.set_len(3).unwrap();
     file.seek(SeekFrom::Start(0)).unwrap();
     let mut words = String::new();

@@ -1,24 +1,32 @@
-//! Which clients may keep what they know of a file: its attributes, a directory's names, a file's bytes. Pure: the
-//! caller passes `now`, and does what it is told.
+//! Which clients may keep what they know of a file: its attributes, a directory's names, a file's bytes; and which may
+//! keep to themselves for a while what they have written. Pure: the caller passes `now`, and does what it is told.
 //!
 //! ```text
-//!            grant (in a reply)                    a change begins, by somebody else
-//!   NONE --------------------------> SHARED ------------------------------------------> BREAKING
-//!    ^                                 |                                                   |
-//!    |   released, forgotten           |                                                   | released, fenced
-//!    '---------------------------------+---------------------------------------------------'
+//!           grant, in a reply             a change begins, by another
+//!   NONE ----------------------> SHARED -------------------------------> BREAKING
+//!    ^                            |  ^                                     ^   |
+//!    |  forgotten        made     |  |  one's own     a change, or an      |   |
+//!    |<---------------- exclusive |  |  change ends   access, begins       |   |
+//!    |                            v  |                                     |   |
+//!    |                          EXCLUSIVE ---------------------------------'   |
+//!    '-------------------------------------------------------------------------'
+//!                              released, fenced
 //! ```
 //!
 //! A lease is noted **before** what it covers is read, and a change begins to be made only when no other client has one
 //! on any of its files; while a change waits or is made nobody else gets one. So whoever has a lease knows what is there
 //! now. A client's own changes do not touch its own leases: it knows what it does.
 //!
+//! A client that changes a file all the while (has it open for writing) may be the only one to know it: then its lease is
+//! *exclusive*, and it need not tell at once what it has written. Whoever else wants to see the file begins an access,
+//! which is carried out when the client has told all, and has given its lease up.
+//!
 //! A client that does not answer in time is *fenced*: it gets no answers that would prolong its leases, and stops to
 //! use them, by its own clock, before they are taken from it ([`OVERDUE_AFTER`], [`LEASE_TERM`], [`FENCE_AFTER`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::limits::{FENCE_AFTER, LEASES_MAX, OVERDUE_AFTER};
+use crate::limits::{CONTENTION_PAUSE, FENCE_AFTER, LEASES_MAX, OVERDUE_AFTER};
 
 /// A session, numbered by the server.
 pub type Client = u64;
@@ -37,7 +45,7 @@ pub struct FileId {
 /// A lease's number: later ones have larger numbers.
 pub type Serial = u64;
 
-/// A change's number.
+/// A change's number, or an access'.
 pub type ChangeId = u64;
 
 /// Nanoseconds since an origin of the caller's choosing.
@@ -57,7 +65,8 @@ pub struct Break {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     serial: Serial,
-    /// When its client was told to give it up.
+    is_exclusive: bool,
+    /// When its client was told to give it up, or last showed that it is about to.
     broken_at: Option<Nanos>,
 }
 
@@ -66,10 +75,31 @@ struct File {
     held: BTreeMap<Client, Held>,
     /// Changes that wait or are made, and whose they are; [`NOBODY`]: not a client's.
     changes: BTreeMap<ChangeId, Client>,
+    /// Accesses, likewise.
+    accesses: BTreeMap<ChangeId, Client>,
+    /// When an exclusive lease was last broken.
+    contended_at: Option<Nanos>,
+}
+
+impl File {
+    fn others(&mut self, client: Client) -> impl Iterator<Item = (Client, &mut Held)> {
+        self.held
+            .iter_mut()
+            .filter(move |(holder, _)| **holder != client)
+            .map(|(holder, held)| (*holder, held))
+    }
+}
+
+/// What a client does with files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Change,
+    Access,
 }
 
 #[derive(Debug)]
 struct Change {
+    client: Client,
     files: BTreeSet<FileId>,
     /// Leases that are in its way.
     waits_for: usize,
@@ -86,6 +116,8 @@ pub struct Leases {
     changes: BTreeMap<ChangeId, Change>,
     /// Breaks that have no answer, by the time they were sent.
     unanswered: BTreeSet<(Nanos, Client, FileId)>,
+    /// How many are exclusive.
+    exclusive: usize,
     last_serial: Serial,
     last_change: ChangeId,
 }
@@ -113,9 +145,38 @@ impl Leases {
         }
         self.last_serial += 1;
         let serial = self.last_serial;
-        entry.held.insert(client, Held { serial, broken_at: None });
+        entry.held.insert(client, Held { serial, is_exclusive: false, broken_at: None });
         of_client.insert(file);
         Some(serial)
+    }
+
+    /// Makes a client's lease on a file that it is changing exclusive: its number. `None`: it has none, or others do
+    /// something with the file, or did until a moment ago.
+    pub fn make_exclusive(&mut self, now: Nanos, client: Client, file: FileId) -> Option<Serial> {
+        let entry = self.files.get_mut(&file)?;
+        let pause = CONTENTION_PAUSE.as_nanos() as Nanos;
+        let is_alone = entry.changes.values().chain(entry.accesses.values()).all(|who| *who == client)
+            && entry.changes.values().any(|who| *who == client)
+            && entry.others(client).next().is_none()
+            && entry.contended_at.is_none_or(|at| now >= at + pause);
+        let held = entry.held.get_mut(&client).filter(|held| is_alone && held.broken_at.is_none())?;
+        if !std::mem::replace(&mut held.is_exclusive, true) {
+            self.exclusive += 1;
+        }
+        Some(held.serial)
+    }
+
+    /// Whether any lease is exclusive.
+    #[must_use]
+    pub fn has_exclusive(&self) -> bool {
+        self.exclusive > 0
+    }
+
+    /// Whether somebody else may know more of these files than is in them.
+    #[must_use]
+    pub fn is_behind(&self, client: Client, files: &[FileId]) -> bool {
+        let mut entries = files.iter().filter_map(|file| self.files.get(file));
+        entries.any(|entry| entry.held.iter().any(|(holder, held)| *holder != client && held.is_exclusive))
     }
 
     /// A change of these files by `client` is to be made: what is to be sent first, and its number for
@@ -126,6 +187,26 @@ impl Leases {
         client: Client,
         files: impl IntoIterator<Item = FileId>,
     ) -> (ChangeId, Vec<Break>) {
+        self.begin(now, Kind::Change, client, files)
+    }
+
+    /// As [`begin_change`](Self::begin_change), for a client that is to see what is in these files now.
+    pub fn begin_access(
+        &mut self,
+        now: Nanos,
+        client: Client,
+        files: impl IntoIterator<Item = FileId>,
+    ) -> (ChangeId, Vec<Break>) {
+        self.begin(now, Kind::Access, client, files)
+    }
+
+    fn begin(
+        &mut self,
+        now: Nanos,
+        kind: Kind,
+        client: Client,
+        files: impl IntoIterator<Item = FileId>,
+    ) -> (ChangeId, Vec<Break>) {
         self.last_change += 1;
         let id = self.last_change;
         let files: BTreeSet<FileId> = files.into_iter().collect();
@@ -133,18 +214,45 @@ impl Leases {
         let mut waits_for = 0;
         for &file in &files {
             let entry = self.files.entry(file).or_default();
-            entry.changes.insert(id, client);
-            for (&holder, held) in entry.held.iter_mut().filter(|(holder, _)| **holder != client) {
+            match kind {
+                Kind::Change => entry.changes.insert(id, client),
+                Kind::Access => entry.accesses.insert(id, client),
+            };
+            let mut contended = false;
+            for (holder, held) in entry.others(client) {
+                if kind == Kind::Access && !held.is_exclusive {
+                    continue;
+                }
                 waits_for += 1;
+                contended |= held.is_exclusive;
                 if held.broken_at.is_none() {
                     held.broken_at = Some(now);
                     self.unanswered.insert((now, holder, file));
                     breaks.push(Break { client: holder, file, serial: held.serial });
                 }
             }
+            if contended {
+                entry.contended_at = Some(now);
+            }
         }
-        self.changes.insert(id, Change { files, waits_for });
+        self.changes.insert(id, Change { client, files, waits_for });
         (id, breaks)
+    }
+
+    /// The client that makes this change has stored some of what it alone knew: if it was told to give its lease up, it is
+    /// about to.
+    pub fn progress(&mut self, now: Nanos, change: ChangeId) {
+        let Some(Change { client, files, .. }) = self.changes.get(&change) else { return };
+        for file in files {
+            let held = self.files.get_mut(file).and_then(|entry| entry.held.get_mut(client));
+            if let Some(at) = held.and_then(|held| held.broken_at.as_mut())
+                && *at < now
+            {
+                self.unanswered.remove(&(*at, *client, *file));
+                *at = now;
+                self.unanswered.insert((now, *client, *file));
+            }
+        }
     }
 
     /// Files have been changed by somebody who did not ask: what is to be sent.
@@ -154,18 +262,34 @@ impl Leases {
         breaks
     }
 
-    /// Whether nobody's lease is in the way of a change.
+    /// Whether nobody's lease is in the way of a change or access.
     #[must_use]
     pub fn is_ready(&self, change: ChangeId) -> bool {
         self.changes.get(&change).is_none_or(|change| change.waits_for == 0)
     }
 
-    /// A change has been made, or given up.
+    /// A change or access has been made, or given up.
     pub fn end_change(&mut self, id: ChangeId) {
-        let Some(change) = self.changes.remove(&id) else { return };
-        for file in change.files {
+        let Some(Change { client, files, .. }) = self.changes.remove(&id) else { return };
+        for file in files {
             if let Some(entry) = self.files.get_mut(&file) {
-                entry.changes.remove(&id);
+                entry.accesses.remove(&id);
+                let ended = entry.changes.remove(&id).is_some();
+                // It has told all, and keeps nothing to itself any more.
+                if ended
+                    && !entry.changes.values().any(|changer| *changer == client)
+                    && let Some(held) = entry.held.get_mut(&client)
+                    && std::mem::take(&mut held.is_exclusive)
+                {
+                    self.exclusive -= 1;
+                    for (access, accesser) in &entry.accesses {
+                        if *accesser != client
+                            && let Some(access) = self.changes.get_mut(access)
+                        {
+                            access.waits_for -= 1;
+                        }
+                    }
+                }
             }
             self.drop_if_unused(file);
         }
@@ -195,8 +319,10 @@ impl Leases {
     fn remove(&mut self, client: Client, file: FileId) {
         let Some(entry) = self.files.get_mut(&file) else { return };
         let Some(held) = entry.held.remove(&client) else { return };
-        for (id, &changer) in &entry.changes {
-            if changer != client
+        self.exclusive -= usize::from(held.is_exclusive);
+        let accesses = entry.accesses.iter().filter(|_| held.is_exclusive);
+        for (id, &other) in entry.changes.iter().chain(accesses) {
+            if other != client
                 && let Some(change) = self.changes.get_mut(id)
             {
                 change.waits_for -= 1;
@@ -212,7 +338,9 @@ impl Leases {
     }
 
     fn drop_if_unused(&mut self, file: FileId) {
-        if self.files.get(&file).is_some_and(|entry| entry.held.is_empty() && entry.changes.is_empty()) {
+        let is_unused =
+            |entry: &File| entry.held.is_empty() && entry.changes.is_empty() && entry.accesses.is_empty();
+        if self.files.get(&file).is_some_and(is_unused) {
             self.files.remove(&file);
         }
     }

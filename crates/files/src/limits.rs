@@ -84,6 +84,22 @@ pub const FENCE_AFTER: Duration = Duration::from_secs(30);
 
 const _: () = assert!(OVERDUE_AFTER.as_secs() + LEASE_TERM.as_secs() < FENCE_AFTER.as_secs());
 
+/// How long nobody gets a file to itself after another has wanted to see it: two who both use a file do not take it from
+/// each other all the time.
+pub const CONTENTION_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a client keeps to itself what it has written, when nobody asks: as much is lost with a client that dies.
+pub const WRITE_BEHIND: Duration = Duration::from_secs(1);
+
+/// Bytes that are written to a file one after the other are sent in parts of this size.
+pub const WRITE_PART_BYTES: usize = 1 << 20;
+
+/// Such parts on their way to the server at a time: as many blocks as may be on their way here, and half of what the
+/// server takes of one open file before a write waits.
+pub const PARTS_UNDER_WAY_MAX: usize = BLOCKS_COMING_MAX;
+
+const _: () = assert!(PARTS_UNDER_WAY_MAX <= WRITES_OPEN_MAX / 2);
+
 /// Directories, and files with several names, in which changes are noticed: the kernel keeps a mark and the file itself
 /// for each, some 1.5 KiB.
 pub const WATCHED_FILES_MAX: usize = 128 << 10;

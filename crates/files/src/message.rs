@@ -53,7 +53,7 @@ pub(crate) struct Request {
     #[prost(
         oneof = "Ask",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, \
-                               23, 24, 25, 26, 27, 28"
+                               23, 24, 25, 26, 27, 28, 29"
     )]
     pub(crate) ask: Option<Ask>,
 }
@@ -74,6 +74,7 @@ pub(crate) trait Tells {
 
 impl Tells for Nothing {}
 impl Tells for Attr {}
+impl Tells for Acquired {}
 impl Tells for Attached {}
 impl Tells for Content {}
 impl Tells for Opened {}
@@ -152,6 +153,7 @@ operations! {
     "26" CopyRange -> Count,
     "27" SyncDir -> Nothing,
     "28" Renew -> Nothing,
+    "29" Acquire -> Acquired,
 }
 
 impl Ask {
@@ -474,6 +476,24 @@ pub(crate) struct Created {
     pub(crate) node: Node,
     #[prost(uint64, tag = "2")]
     pub(crate) file: u64,
+    /// See [`Acquired`].
+    #[prost(uint64, tag = "3")]
+    pub(crate) exclusive: u64,
+}
+
+/// The client would like to have to itself a file that it has open for writing.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Acquire {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+}
+
+/// As long as the client has the lease of this number, it need not tell at once what it writes to the open file; 0: it
+/// has to.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Acquired {
+    #[prost(uint64, tag = "1")]
+    pub(crate) exclusive: u64,
 }
 
 /// Removes a name.
@@ -539,6 +559,9 @@ pub(crate) struct Opened {
     /// All bytes of a small file that is opened for reading.
     #[prost(bytes = "bytes", optional, tag = "3")]
     pub(crate) content: Option<Bytes>,
+    /// See [`Acquired`].
+    #[prost(uint64, tag = "4")]
+    pub(crate) exclusive: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]

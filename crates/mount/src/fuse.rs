@@ -490,10 +490,12 @@ impl Filesystem for Fuse {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let (length, drops_set_id) = (data.len() as u32, how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID));
+        if !drops_set_id && self.shared.remote.write_at_once(file.0, offset, data) {
+            return reply.written(length);
+        }
         let data = Bytes::copy_from_slice(data);
         self.answer(|shared| async move {
-            let length = data.len() as u32;
-            let drops_set_id = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
             match shared.remote.write(file.0, offset, data, drops_set_id).await {
                 Ok(()) => reply.written(length),
                 Err(error) => reply.error(fuse_errno(error)),
@@ -501,16 +503,18 @@ impl Filesystem for Fuse {
         });
     }
 
-    /// All that was written has been stored by the server already.
+    /// Each close(2): what was written is there for everybody when it returns.
     fn flush(
         &self,
         _request: &Request,
         _node: INodeNo,
-        _file: FileHandle,
+        file: FileHandle,
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply.ok();
+        self.answer(|shared| async move {
+            empty(shared.remote.flush(file.0).await, reply);
+        });
     }
 
     fn release(

@@ -74,6 +74,8 @@ pub(super) struct Cache {
     by_use: BTreeMap<u64, (u64, u64)>,
     uses: u64,
     bytes: usize,
+    /// Of `bytes_max`, what something else takes.
+    taken: usize,
     pub(super) bytes_max: usize,
     /// Questions that were answered from here.
     pub(super) hits: u64,
@@ -93,6 +95,7 @@ impl Cache {
             by_use: BTreeMap::new(),
             uses: 0,
             bytes: 0,
+            taken: 0,
             bytes_max,
             hits: 0,
         }
@@ -295,12 +298,27 @@ impl Cache {
         if let Some(kept) = self.nodes.get_mut(&node) {
             kept.blocks.insert(place, Block { data, used });
         }
-        while self.bytes > self.bytes_max {
+        self.make_room();
+    }
+
+    fn make_room(&mut self) {
+        while self.bytes + self.taken > self.bytes_max {
             let Some((_, (node, place))) = self.by_use.pop_first() else { return };
             if let Some(block) = self.nodes.get_mut(&node).and_then(|kept| kept.blocks.remove(&place)) {
                 self.bytes -= block.data.len();
             }
         }
+    }
+
+    /// So many bytes of what may be kept are taken now by what has been written.
+    pub(super) fn set_taken(&mut self, bytes: usize) {
+        self.taken = bytes;
+        self.make_room();
+    }
+
+    /// Whether the lease of this number is there to be used, whatever is kept under it.
+    pub(super) fn holds(&self, now: Nanos, node: u64, lease: u64) -> bool {
+        now < self.valid_until && self.nodes.get(&node).is_some_and(|kept| kept.lease == Some(lease))
     }
 
     fn valid(&self, now: Nanos, node: u64) -> Option<&Kept> {

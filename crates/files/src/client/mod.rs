@@ -1,6 +1,7 @@
 //! The client's end of a session about files: one call for each operation. What is known under a lease is answered
 //! without asking.
 
+mod behind;
 mod cache;
 mod open_files;
 mod reading;
@@ -27,6 +28,7 @@ use crate::message::{
     ListXattr, Listed, Lookup, Loser, Make, NewTime, Node, Notice, Operation, ReadDir, ReadLink, Remove,
     RemoveXattr, Rename, Renew, Reply, SetAttr, SetXattr, StatFs, SyncDir, Tells, WireTime,
 };
+use behind::Behind;
 use cache::{Cache, Nanos, OwnChange, Turn};
 use open_files::{Coming, OpenFile};
 use transfers::Transfers;
@@ -36,6 +38,7 @@ use transfers::Transfers;
 pub struct FilesClient {
     transfers: Transfers,
     cache: Mutex<Cache>,
+    behind: Behind,
     /// Nodes are to be forgotten.
     forgets: Notify,
     /// Requests that the server has been asked.
@@ -45,12 +48,14 @@ pub struct FilesClient {
 }
 
 impl FilesClient {
-    /// For one session that keeps at most `cache_bytes` of files.
+    /// For one session that keeps at most `cache_bytes` of files, and of these at most half that have been written here
+    /// and are not at the server.
     #[must_use]
     pub fn new(cache_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             transfers: Transfers::default(),
             cache: Mutex::new(Cache::new(cache_bytes)),
+            behind: Behind::new(cache_bytes / 2),
             forgets: Notify::new(),
             asked: AtomicU64::new(0),
             remote: OnceLock::new(),
@@ -102,13 +107,18 @@ impl Handler for FilesClient {
         Box::pin(async move {
             if let Ok(notice) = Notice::decode(body) {
                 self.transfers.give_up(notice.broken_transfer);
-                // A file that is open here alone is opened there as well before it may lose its name.
-                if let Some(inner) = self.remote.get().and_then(Weak::upgrade) {
-                    Remote { inner }.open_all(&notice.broken_leases).await;
+                {
+                    let mut cache = self.cache();
+                    notice.broken_leases.iter().for_each(|broken| cache.broken(*broken));
+                    self.may_forget(cache);
                 }
-                let mut cache = self.cache();
-                notice.broken_leases.into_iter().for_each(|broken| cache.broken(broken));
-                self.may_forget(cache);
+                if let Some(inner) = self.remote.get().and_then(Weak::upgrade) {
+                    let remote = Remote { inner };
+                    // A file that is open here alone is opened there as well before it may lose its name.
+                    remote.open_all(&notice.broken_leases).await;
+                    // What only this client knows it tells; from now on it keeps nothing to itself.
+                    remote.flush_all(notice.broken_leases.iter().map(|broken| broken.node)).await;
+                }
             }
             Bytes::new()
         })
@@ -171,6 +181,17 @@ pub struct Change {
     pub modified: Option<SetTime>,
     /// A new size takes set-user-id and set-group-id away.
     pub drops_set_id: bool,
+}
+
+/// How often the server was asked, and how often that was not needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests to the server.
+    pub asked: u64,
+    /// Questions that were answered without one.
+    pub known: u64,
+    /// Writes that nobody waited for.
+    pub behind: u64,
 }
 
 /// Why there is nothing to use.
@@ -354,10 +375,13 @@ impl Remote {
         outcome
     }
 
-    /// Requests that the server has been asked, and questions that were answered without asking it.
+    /// What has been done so far.
     #[must_use]
-    pub fn counts(&self) -> (u64, u64) {
-        (self.inner.client.asked.load(Ordering::Relaxed), self.inner.client.cache().hits)
+    pub fn counts(&self) -> Counts {
+        let client = &self.inner.client;
+        let (asked, behind) =
+            (client.asked.load(Ordering::Relaxed), client.behind.taken.load(Ordering::Relaxed));
+        Counts { asked, known: client.cache().hits, behind }
     }
 
     /// What has this name in a directory. It counts: see [`forget`](Self::forget).
@@ -384,7 +408,9 @@ impl Remote {
             Err(Errno::NOENT) => cache.keep_name(turn, parent, name, None),
             Err(_) => {}
         });
-        Ok(found.await?.attr)
+        let attr = found.await?.attr;
+        // The server does not know all of it yet.
+        if self.inner.client.behind.of(attr.node).is_some() { self.attr(attr.node).await } else { Ok(attr) }
     }
 
     /// A listed node is used from now on. It counts: see [`forget`](Self::forget).
@@ -404,6 +430,7 @@ impl Remote {
         if let Some(attr) = self.inner.client.cache().attr(now(), node) {
             return Ok(attr);
         }
+        self.flush_node(node).await;
         self.learn(GetAttr { node }, |cache, turn, attr| {
             if let Ok(attr) = attr {
                 cache.keep_attr(turn, *attr);
@@ -421,6 +448,7 @@ impl Remote {
     /// Changes attributes.
     pub async fn set_attr(&self, node: u64, change: Change) -> Result<Attr, Errno> {
         let Change { file, mode, uid, gid, size, accessed, modified, drops_set_id } = change;
+        self.flush_node(node).await;
         // Where the file is open here alone, what it may do is asked anew.
         let file = self.open_file(file).ok().and_then(|file| file.far.get().copied()).unwrap_or(0);
         let (accessed, modified) = (accessed.map(NewTime::from), modified.map(NewTime::from));
@@ -513,7 +541,8 @@ impl Remote {
             cache.end_change(&change);
         });
         let created = created.await?;
-        let file = self.add_file(created.node.attr.node, flags, Some(created.file));
+        let far = Some((created.file, created.exclusive));
+        let file = self.add_file(created.node.attr.node, flags, far);
         Ok((created.node.attr, file))
     }
 
@@ -577,6 +606,8 @@ impl Remote {
         if let Some(listing) = self.inner.client.cache().listing(now(), node) {
             return Ok(listing);
         }
+        // It shows sizes.
+        self.flush_all(self.inner.client.behind.nodes()).await;
         let asking = Asking::begin(&self.inner.client);
         let mut entries: Vec<Listed> = Vec::new();
         loop {

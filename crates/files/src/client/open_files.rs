@@ -1,23 +1,28 @@
-//! Open files at the client: what is read is kept and fetched ahead under a lease, what is written goes to the server.
+//! Open files at the client: what is read is kept and fetched ahead under a lease, what is written is sent behind the
+//! writer's back under an exclusive one.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use longhaul_transport::Extent;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use tokio::sync::watch;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, watch};
 
+use super::behind::{Outcome, Part, Taken};
 use super::cache::OwnChange;
 use super::reading::{Plan, Reading};
 use super::transfers::Broken;
 use super::{Asking, Changing, Remote, lock, now};
 use crate::limits::{
-    BLOCK_BYTES, BLOCKS_COMING_MAX, INLINE_BYTES_MAX, OVERDUE_AFTER, READ_BYTES_MAX, WRITES_OPEN_MAX,
+    BLOCK_BYTES, BLOCKS_COMING_MAX, CONTENTION_PAUSE, INLINE_BYTES_MAX, OVERDUE_AFTER, READ_BYTES_MAX,
+    WRITE_BEHIND, WRITES_OPEN_MAX,
 };
-use crate::message::{Allocate, Close, CopyRange, Grant, Open, Read, Seek, Settle, Sync, Write, object};
+use crate::message::{
+    Acquire, Allocate, Close, CopyRange, Grant, Open, Read, Seek, Settle, Sync, Write, object,
+};
 
 /// What the client knows of an open file's writes over the lanes.
 #[derive(Debug, Default)]
@@ -37,6 +42,39 @@ pub(super) struct OpenFile {
     pub(super) far: tokio::sync::OnceCell<u64>,
     writes: Mutex<Writes>,
     reading: Mutex<Reading>,
+    /// The lease under which what is written need not be at the server at once; 0: none.
+    exclusive: AtomicU64,
+    /// When such a lease was last asked for.
+    acquired_at: AtomicU64,
+    /// What has gone wrong behind the writer's back, and nobody has been told.
+    failure: Mutex<Option<Errno>>,
+}
+
+impl OpenFile {
+    /// `far`: the server's number, and the exclusive lease that came with it, or 0.
+    pub(super) fn new(node: u64, flags: OFlags, far: Option<(u64, u64)>) -> Self {
+        let (far, exclusive) = far.unzip();
+        Self {
+            node,
+            flags,
+            far: tokio::sync::OnceCell::new_with(far),
+            writes: Mutex::default(),
+            reading: Mutex::default(),
+            exclusive: exclusive.unwrap_or(0).into(),
+            acquired_at: now().into(),
+            failure: Mutex::default(),
+        }
+    }
+
+    /// Whether its user is content with writes that are not at the server.
+    fn is_patient(&self) -> bool {
+        let impatient = OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::DIRECT;
+        !self.flags.intersects(impatient)
+    }
+
+    fn check(&self) -> Result<(), Errno> {
+        lock(&self.failure).take().map_or(Ok(()), Err)
+    }
 }
 
 /// Word of a block that has come.
@@ -55,14 +93,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Remote {
-    pub(super) fn add_file(&self, node: u64, flags: OFlags, far: Option<u64>) -> u64 {
-        let file = OpenFile {
-            node,
-            flags,
-            far: tokio::sync::OnceCell::new_with(far),
-            writes: Mutex::default(),
-            reading: Mutex::default(),
-        };
+    pub(super) fn add_file(&self, node: u64, flags: OFlags, far: Option<(u64, u64)>) -> u64 {
+        let file = OpenFile::new(node, flags, far);
         let number = self.inner.last_file.fetch_add(1, Ordering::Relaxed) + 1;
         lock(&self.inner.files).insert(number, Arc::new(file));
         number
@@ -74,18 +106,20 @@ impl Remote {
 
     /// The server's number of an open file.
     pub(super) async fn far(&self, file: &OpenFile) -> Result<u64, Errno> {
-        file.far.get_or_try_init(|| self.open_far(file.node, file.flags)).await.copied()
+        // One that is not open there yet is only read.
+        let open = || async { Ok(self.open_far(file.node, file.flags).await?.0) };
+        file.far.get_or_try_init(open).await.copied()
     }
 
-    async fn open_far(&self, node: u64, flags: OFlags) -> Result<u64, Errno> {
+    /// The server's number, and the exclusive lease on it, or 0.
+    async fn open_far(&self, node: u64, flags: OFlags) -> Result<(u64, u64), Errno> {
+        self.flush_node(node).await;
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let ask = Open { node, flags: flags.bits() };
         if writes {
             let bytes = flags.contains(OFlags::TRUNC).then_some((0, u64::MAX));
-            return Ok(self
-                .change(ask, &[OwnChange { bytes, ..OwnChange::of(node) }], |_, _| {})
-                .await?
-                .file);
+            let opened = self.change(ask, &[OwnChange { bytes, ..OwnChange::of(node) }], |_, _| {}).await?;
+            return Ok((opened.file, opened.exclusive));
         }
         let opened = self.learn(ask, |cache, turn, opened| {
             let Ok(opened) = opened else { return };
@@ -97,7 +131,7 @@ impl Remote {
                 }
             }
         });
-        Ok(opened.await?.file)
+        Ok((opened.await?.file, 0))
     }
 
     /// Opens at the server what is open here alone, of these nodes.
@@ -164,6 +198,7 @@ impl Remote {
     /// Reads at most `length` bytes from `offset` on: fewer at the end of the file. Nothing is waited for that is here.
     pub async fn read(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
         let file = self.open_file(file)?;
+        self.flush_node(file.node).await;
         let length = length.min(READ_BYTES_MAX);
         let lease = self.inner.client.cache().lease(now(), file.node);
         if lease.is_some()
@@ -301,14 +336,187 @@ impl Remote {
         Err(Errno::IO)
     }
 
-    /// Writes, all of it or an error. 1 RTT, and the time of the bytes.
+    /// As [`write`](Self::write), if the bytes only have to be taken; false: they have not been.
+    #[must_use]
+    pub fn write_at_once(&self, file: u64, offset: u64, data: &[u8]) -> bool {
+        let room = Arc::clone(&self.inner.client.behind.room);
+        let Ok(room) = room.try_acquire_many_owned(room_of(data)) else { return false };
+        let Ok(file) = self.open_file(file) else { return false };
+        lock(&file.failure).is_none() && self.write_behind(&file, offset, data, room) == Taken::Yes
+    }
+
+    /// Writes, all of it or an error. Where this client has the file to itself, nobody waits for the server; else 1 RTT, and
+    /// the time of the bytes.
+    ///
+    /// # Errors
+    /// Also of earlier writes to this open file.
     pub async fn write(&self, file: u64, offset: u64, data: Bytes, drops_set_id: bool) -> Result<(), Errno> {
         let file = self.open_file(file)?;
+        file.check()?;
+        let behind = &self.inner.client.behind;
+        while !drops_set_id && file.exclusive.load(Ordering::SeqCst) != 0 && data.len() <= behind.bytes_max {
+            let Ok(room) = self.room(room_of(&data)).await else { break };
+            match self.write_behind(&file, offset, &data, room) {
+                Taken::Yes => return Ok(()),
+                Taken::Overlaps => self.flush_node(file.node).await,
+                Taken::NotAlone => break,
+            }
+        }
+        // Later than what was written before.
+        self.flush_node(file.node).await;
         let far = self.far(&file).await?;
-        let appends = file.flags.contains(OFlags::APPEND);
-        let bytes = if appends { (0, u64::MAX) } else { (offset, offset.saturating_add(data.len() as u64)) };
+        let end = offset.saturating_add(data.len() as u64);
+        let bytes = if file.flags.contains(OFlags::APPEND) { (0, u64::MAX) } else { (offset, end) };
         let change = [OwnChange::of_bytes(file.node, bytes.0, bytes.1)];
-        let _changing = Changing::begin(&self.inner.client, &change);
+        let changing = Changing::begin(&self.inner.client, &change);
+        let written = self.write_far(&file, far, offset, data, drops_set_id).await;
+        drop(changing);
+        self.may_acquire(&file, far);
+        written
+    }
+
+    /// Waits for room; whatever takes it is sent.
+    async fn room(&self, bytes: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let behind = &self.inner.client.behind;
+        if let Ok(room) = Arc::clone(&behind.room).try_acquire_many_owned(bytes) {
+            return Ok(room);
+        }
+        for node in behind.nodes() {
+            if let Some(part) = behind.of(node).and_then(|written| written.send_tail(None).0) {
+                self.send(part);
+            }
+        }
+        Arc::clone(&behind.room).acquire_many_owned(bytes).await
+    }
+
+    fn write_behind(
+        &self,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        data: &[u8],
+        room: OwnedSemaphorePermit,
+    ) -> Taken {
+        let exclusive = file.exclusive.load(Ordering::SeqCst);
+        if exclusive == 0 || !file.is_patient() || offset.checked_add(data.len() as u64).is_none() {
+            return Taken::NotAlone;
+        }
+        let (node, client) = (file.node, &self.inner.client);
+        let written = client.behind.begin(node);
+        let may = || client.cache().holds(now(), node, exclusive);
+        let begins = |from| client.cache().begin_change(&OwnChange::of_bytes(node, from, from));
+        let Outcome { taken, parts, begun } = written.write(file, (offset, data), room, may, begins);
+        drop(written);
+        if !parts.is_empty() {
+            client.cache().set_taken(client.behind.bytes_max - client.behind.room.available_permits());
+        }
+        parts.into_iter().for_each(|part| self.send(part));
+        if let Some(number) = begun {
+            let remote = self.clone();
+            self.inner.runtime.spawn(async move {
+                tokio::time::sleep(WRITE_BEHIND).await;
+                let written = remote.inner.client.behind.of(node);
+                if let Some(part) = written.and_then(|written| written.send_tail(Some(number)).0) {
+                    remote.send(part);
+                }
+            });
+        }
+        client.behind.tidy(node);
+        if taken == Taken::Yes {
+            client.behind.taken.fetch_add(1, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Sends a part, in a task of its own.
+    fn send(&self, part: Part) {
+        let remote = self.clone();
+        self.inner.runtime.spawn(async move {
+            let Part { number, file, offset, data, room } = part;
+            let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
+            let sent = async {
+                let _turn = client.behind.turns.acquire().await;
+                let far = remote.far(&file).await?;
+                remote.write_far(&file, far, offset, data, false).await
+            };
+            if let Err(errno) = sent.await {
+                lock(&file.failure).get_or_insert(errno);
+            }
+            let mut cache = client.cache();
+            cache.end_change(&OwnChange::of_bytes(node, offset, end));
+            client.may_forget(cache);
+            if let Some(written) = client.behind.of(node) {
+                written.settle(number);
+            }
+            client.behind.tidy(node);
+            drop(room);
+        });
+    }
+
+    /// Asks to have a file to itself once more, in the background, now and then.
+    fn may_acquire(&self, file: &Arc<OpenFile>, far: u64) {
+        let (now, before) = (now(), file.acquired_at.load(Ordering::SeqCst));
+        if !file.is_patient() || now < before + CONTENTION_PAUSE.as_nanos() as u64 {
+            return;
+        }
+        file.acquired_at.store(now, Ordering::SeqCst);
+        let (remote, file) = (self.clone(), Arc::clone(file));
+        self.inner.runtime.spawn(async move {
+            if let Ok(acquired) = remote.learn(Acquire { file: far }, |_, _, _| {}).await {
+                file.exclusive.store(acquired.exclusive, Ordering::SeqCst);
+            }
+        });
+    }
+
+    /// Has the server told all that was written here to a file.
+    pub(super) async fn flush_node(&self, node: u64) {
+        let behind = &self.inner.client.behind;
+        let Some(written) = behind.of(node) else { return };
+        let (part, last) = written.send_tail(None);
+        if let Some(part) = part {
+            self.send(part);
+        }
+        written.settled(last).await;
+        drop(written);
+        behind.tidy(node);
+    }
+
+    /// The same for several.
+    pub(super) async fn flush_all(&self, nodes: impl IntoIterator<Item = u64>) {
+        let behind = &self.inner.client.behind;
+        let nodes: Vec<u64> = nodes.into_iter().filter(|node| behind.of(*node).is_some()).collect();
+        let mut flushing = tokio::task::JoinSet::new();
+        for node in nodes {
+            let remote = self.clone();
+            flushing.spawn(async move { remote.flush_node(node).await });
+        }
+        flushing.join_all().await;
+    }
+
+    /// Has the server told all that was written here, and closed.
+    pub async fn settle(&self) {
+        self.flush_all(self.inner.client.behind.nodes()).await;
+    }
+
+    /// Has the server told all that was written to a file: it is there for everybody, and on no disk perhaps.
+    ///
+    /// # Errors
+    /// Of earlier writes to this open file.
+    pub async fn flush(&self, file: u64) -> Result<(), Errno> {
+        let file = self.open_file(file)?;
+        self.flush_node(file.node).await;
+        file.check()
+    }
+
+    /// Writes at the server.
+    async fn write_far(
+        &self,
+        file: &OpenFile,
+        far: u64,
+        offset: u64,
+        data: Bytes,
+        drops_set_id: bool,
+    ) -> Result<(), Errno> {
+        let appends = file.flags.contains(OFlags::APPEND);
         if data.len() <= INLINE_BYTES_MAX {
             return self.call(Write { file: far, offset, data, drops_set_id }).await.0.map(drop);
         }
@@ -328,7 +536,7 @@ impl Remote {
             }
             return Ok(());
         }
-        self.write_over_lanes(&file, far, offset, data).await
+        self.write_over_lanes(file, far, offset, data).await
     }
 
     async fn write_over_lanes(
@@ -371,15 +579,21 @@ impl Remote {
 
     /// Makes a file's bytes durable, and all else of it unless `data_only`.
     pub async fn sync(&self, file: u64, data_only: bool) -> Result<(), Errno> {
+        self.flush(file).await?;
         let file = self.far(&*self.open_file(file)?).await?;
         self.call(Sync { file, data_only }).await.0.map(drop)
     }
 
-    /// Closes an open file; nothing that it has written is outstanding, so nobody waits.
+    /// Closes an open file; nobody waits for it.
     pub fn close(&self, file: u64) {
         let Some(file) = lock(&self.inner.files).remove(&file) else { return };
         let remote = self.clone();
         self.inner.runtime.spawn(async move {
+            // What mapped memory has changed may come after the last close(2).
+            remote.flush_node(file.node).await;
+            if let Err(error) = file.check() {
+                tracing::error!(%error, "what was written to a file is lost: nobody has it open to be told");
+            }
             // It may be about to be opened.
             let far = file.far.get_or_try_init(|| std::future::ready(Err(Errno::BADF))).await;
             if let Ok(&file) = far {
@@ -391,6 +605,7 @@ impl Remote {
     /// As fallocate(2).
     pub async fn allocate(&self, file: u64, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
         let file = self.open_file(file)?;
+        self.flush_node(file.node).await;
         let far = self.far(&file).await?;
         let change = OwnChange::of_bytes(file.node, offset, u64::MAX);
         self.change(Allocate { file: far, offset, length, mode }, &[change], |_, _| {}).await.map(drop)
@@ -398,6 +613,7 @@ impl Remote {
 
     /// The next hole, or the next bytes, from `offset` on.
     pub async fn seek(&self, file: u64, offset: u64, hole: bool) -> Result<u64, Errno> {
+        self.flush(file).await?;
         let file = self.far(&*self.open_file(file)?).await?;
         Ok(self.call(Seek { file, offset, hole }).await.0?.count)
     }
@@ -410,12 +626,20 @@ impl Remote {
         length: u64,
     ) -> Result<u64, Errno> {
         let (from_file, to_file) = (self.open_file(from_file)?, self.open_file(to_file)?);
+        self.flush_all([from_file.node, to_file.node]).await;
         let change = OwnChange::of_bytes(to_file.node, to, u64::MAX);
         let (from_file, to_file) = (self.far(&from_file).await?, self.far(&to_file).await?);
         let ask = CopyRange { from_file, from, to_file, to, length };
         Ok(self.change(ask, &[change], |_, _| {}).await?.count)
     }
 }
+
+/// Room that a write takes: small ones cost more than their bytes.
+fn room_of(data: &[u8]) -> u32 {
+    u32::try_from(data.len().max(ROOM_LEAST)).unwrap_or(u32::MAX)
+}
+
+const ROOM_LEAST: usize = 4096;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use longhaul_transport::Session;
@@ -60,6 +60,24 @@ struct Joined {
     /// `None` in tests of what needs none.
     session: Option<Session>,
     top: FileId,
+    gate: Arc<Gate>,
+}
+
+/// What a client changes it changes with this open; when it has been shut, nothing is being changed any more, and
+/// nothing will be.
+#[derive(Debug, Default)]
+pub(super) struct Gate(RwLock<bool>);
+
+impl Gate {
+    /// `None`: it has been shut.
+    pub(super) fn enter(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        Some(self.0.read().unwrap_or_else(PoisonError::into_inner)).filter(|is_shut| !**is_shut)
+    }
+
+    /// Waits for what is being changed.
+    pub(super) fn shut(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
 }
 
 /// How long the watching thread outlives the server.
@@ -161,11 +179,12 @@ impl Coherence {
     }
 
     /// A session takes part; until [`leave`](Self::leave).
-    pub(super) fn join(&self, session: Option<Session>, top: FileId) -> Client {
+    pub(super) fn join(&self, session: Option<Session>, top: FileId) -> (Client, Arc<Gate>) {
         let client = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
+        let gate = Arc::<Gate>::default();
         self.leases().join(client);
-        self.clients().insert(client, Joined { session, top });
-        client
+        self.clients().insert(client, Joined { session, top, gate: Arc::clone(&gate) });
+        (client, gate)
     }
 
     /// A session is over: what it had is nobody's.
@@ -207,10 +226,39 @@ impl Coherence {
         Change { coherence: Arc::clone(self), id }
     }
 
+    /// A client is to see what is in these files, until the returned is dropped; not before that is ready. `None`: it can
+    /// at once.
+    pub(super) fn access(self: &Arc<Self>, client: Client, files: &[FileId]) -> Option<Change> {
+        let (id, breaks) = {
+            let mut leases = self.leases();
+            if !leases.is_behind(client, files) {
+                return None;
+            }
+            leases.begin_access(self.now(), client, files.iter().copied())
+        };
+        self.send(breaks);
+        Some(Change { coherence: Arc::clone(self), id })
+    }
+
+    /// Whether any client may know more of some file than is in it.
+    pub(super) fn has_exclusive(&self) -> bool {
+        self.leases().has_exclusive()
+    }
+
+    /// As [`Leases::make_exclusive`].
+    pub(super) fn make_exclusive(&self, client: Client, file: FileId) -> Option<Serial> {
+        self.leases().make_exclusive(self.now(), client, file)
+    }
+
     /// Files have been changed by others than clients.
     pub(super) fn noticed(self: &Arc<Self>, files: impl IntoIterator<Item = FileId>) {
         let breaks = self.leases().noticed(self.now(), files);
         self.send(breaks);
+    }
+
+    /// Does what may have to wait for disks.
+    pub(super) fn in_background(&self, work: impl FnOnce() + Send + 'static) {
+        self.runtime.spawn_blocking(work);
     }
 
     /// Tells clients to give leases up, each of all of its own in one message, and waits for the answers in tasks.
@@ -227,7 +275,7 @@ impl Coherence {
     }
 
     fn send_to(self: &Arc<Self>, client: Client, breaks: Vec<Break>) {
-        let Some(Joined { session: Some(session), top }) = self.clients().get(&client).cloned() else {
+        let Some(Joined { session: Some(session), top, .. }) = self.clients().get(&client).cloned() else {
             return;
         };
         let broken_leases = breaks
@@ -252,10 +300,15 @@ impl Coherence {
     fn fence(self: &Arc<Self>) {
         let late = self.leases().to_fence(self.now());
         for client in late {
-            tracing::warn!("a client has not given up what another is changing: its session is ended");
-            let joined = self.clients().remove(&client);
-            self.leave(client);
-            if let Some(session) = joined.and_then(|joined| joined.session) {
+            let Some(Joined { session, gate, .. }) = self.clients().remove(&client) else { continue };
+            tracing::warn!("a client has not given up what another is to use: its session is ended");
+            let coherence = Arc::clone(self);
+            // What it has sent may be on its way to a disk that takes its time.
+            self.in_background(move || {
+                gate.shut();
+                coherence.leave(client);
+            });
+            if let Some(session) = session {
                 self.runtime.spawn(session.close());
             }
         }
@@ -265,7 +318,7 @@ impl Coherence {
 /// Leases in one message: 30 bytes each.
 const BREAKS_AT_ONCE: usize = 1500;
 
-/// Files are being changed as long as this lives.
+/// Files are being changed, or looked at, as long as this lives.
 #[derive(Debug)]
 pub(super) struct Change {
     coherence: Arc<Coherence>,
@@ -276,6 +329,12 @@ impl Change {
     /// Whether nobody's lease is in the way.
     pub(super) fn is_ready(&self) -> bool {
         self.coherence.leases().is_ready(self.id)
+    }
+
+    /// As [`Leases::progress`].
+    pub(super) fn progress(&self) {
+        let coherence = &self.coherence;
+        coherence.leases().progress(coherence.now(), self.id);
     }
 
     /// Waits until it is.

@@ -16,7 +16,6 @@ mod workers;
 use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -192,6 +191,10 @@ impl FilesServer {
     async fn read(&self, session: &Session, read: Read) -> Result<Content, Errno> {
         let attachment = self.attachment()?;
         let mounted = Arc::clone(&attachment.mounted);
+        let access = mounted.coherence.access(mounted.client, &mounted.looked_at(&Ask::Read(read)));
+        if let Some(access) = &access {
+            access.ready().await;
+        }
         let (content, sending) = attachment.workers.run(move || mounted.read(read)).await?;
         if let Some(sending) = sending {
             {
@@ -232,14 +235,15 @@ impl Mounted {
         let nodes = Nodes::below(top.fd()?)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let (coherence, names) = (Arc::clone(&shared.coherence), Arc::clone(&shared.names));
+        let (client, gate) = coherence.join(session, nodes.top());
         let mounted = Self {
-            client: coherence.join(session, nodes.top()),
+            client,
+            gate,
             coherence,
             names,
             nodes,
             files: OpenFiles::default(),
             read_only,
-            over: AtomicBool::new(false),
             user: Caller { uid: uid.as_raw(), gid: gid.as_raw() },
             acts_for_all: uid.is_root(),
         };
@@ -247,9 +251,13 @@ impl Mounted {
     }
 
     /// The session is over: nothing is begun any more.
-    fn end(&self) {
-        self.over.store(true, Ordering::SeqCst);
-        self.coherence.leave(self.client);
+    fn end(self: &Arc<Self>) {
+        let mounted = Arc::clone(self);
+        // What it has sent may be on its way to a disk that takes its time.
+        self.coherence.in_background(move || {
+            mounted.gate.shut();
+            mounted.coherence.leave(mounted.client);
+        });
     }
 }
 
@@ -262,18 +270,26 @@ enum Step {
     Again(UnderWay),
 }
 
-/// A change that has been begun.
+/// A change, or an access, that has been begun.
 struct UnderWay {
     change: Arc<Change>,
     files: Vec<FileId>,
 }
 
-/// Carries an operation out, unless others keep what it changes.
+/// Carries an operation out, unless others keep what it changes, or know more than it would show.
 fn step(mounted: &Mounted, ask: &Ask, held: Option<UnderWay>) -> Step {
     let failed = |errno| Step::Done(Reply::failed(errno));
     let touched = match mounted.touched(ask) {
         Ok(Some(touched)) => touched,
-        Ok(None) => return carry_out(mounted, ask, None),
+        Ok(None) => {
+            // What was waited for is held until the operation has been carried out.
+            let is_first = held.is_none() && mounted.coherence.has_exclusive();
+            let files = if is_first { mounted.looked_at(ask) } else { Vec::new() };
+            return match mounted.coherence.access(mounted.client, &files) {
+                Some(access) => Step::Again(UnderWay { change: Arc::new(access), files }),
+                None => carry_out(mounted, ask, None),
+            };
+        }
         Err(errno) => return failed(errno),
     };
     if mounted.read_only {
@@ -282,9 +298,7 @@ fn step(mounted: &Mounted, ask: &Ask, held: Option<UnderWay>) -> Step {
     // What the names lead to is looked at again, now that it cannot change.
     let _locked = mounted.names.lock(&touched.dirs);
     // A change that has waited until its session was over is nobody's wish any more.
-    if mounted.over.load(Ordering::SeqCst) {
-        return failed(Errno::NODEV);
-    }
+    let Some(_open) = mounted.gate.enter() else { return failed(Errno::NODEV) };
     let files = match mounted.touched(ask) {
         Ok(touched) => touched.map(|touched| touched.files).unwrap_or_default(),
         Err(errno) => return failed(errno),
@@ -326,6 +340,7 @@ fn carry_out(mounted: &Mounted, ask: &Ask, change: Option<Arc<Change>>) -> Step 
         Ask::Open(ask) => Reply::new(mounted.open(*ask, change, some), grants),
         Ask::Write(ask) => Reply::new(mounted.write(ask), grants),
         Ask::Settle(ask) => Reply::new(mounted.settle(*ask), grants),
+        Ask::Acquire(ask) => Reply::new(mounted.acquire(*ask, some), grants),
         Ask::Sync(ask) => Reply::new(mounted.sync(*ask), grants),
         Ask::Close(ask) => Reply::new(mounted.close(*ask), grants),
         Ask::ReadDir(ask) => Reply::new(mounted.read_dir(*ask, some), grants),
@@ -366,10 +381,16 @@ impl Pieces for FilesServer {
 
     fn store(&self, object: u64, offset: u64, data: &[u8], _checksum: u64) -> Stored {
         let (file, write) = write_of(object);
-        match self.attachment().and_then(|attachment| attachment.mounted.files.get(file)) {
-            Ok(file) if file.store_piece(write, offset, data) => Stored::Kept,
-            _ => Stored::Unwanted,
+        let Ok(attachment) = self.attachment() else { return Stored::Unwanted };
+        let mounted = &attachment.mounted;
+        let (Some(_open), Ok(file)) = (mounted.gate.enter(), mounted.files.get(file)) else {
+            return Stored::Unwanted;
+        };
+        if !file.store_piece(write, offset, data) {
+            return Stored::Unwanted;
         }
+        file.progress();
+        Stored::Kept
     }
 
     fn enter_thread(&self) {

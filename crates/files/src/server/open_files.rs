@@ -20,7 +20,7 @@ pub(super) struct OpenFile {
     /// One may write at places of one's own choosing: it is open for writing, and not for appending.
     pub(super) takes_pieces: bool,
     /// It is being changed as long as it is open for writing.
-    _change: Option<Arc<Change>>,
+    pub(super) change: Option<Arc<Change>>,
     writes: Mutex<Writes>,
     written: Condvar,
 }
@@ -52,7 +52,14 @@ enum Claim {
 
 impl OpenFile {
     pub(super) fn new(fd: OwnedFd, node: u64, takes_pieces: bool, change: Option<Arc<Change>>) -> Self {
-        Self { fd, node, takes_pieces, _change: change, writes: Mutex::default(), written: Condvar::new() }
+        Self { fd, node, takes_pieces, change, writes: Mutex::default(), written: Condvar::new() }
+    }
+
+    /// Some of what its client alone knew has been stored.
+    pub(super) fn progress(&self) {
+        if let Some(change) = &self.change {
+            change.progress();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writes> {

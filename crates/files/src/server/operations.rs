@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::caller::as_caller;
-use super::coherence::{Change, Coherence};
+use super::coherence::{Change, Coherence, Gate};
 use super::nodes::{Nodes, file_id, stat, stat_at};
 use super::open_files::{OpenFile, OpenFiles, Sending, write_all_at};
 use crate::lease::{Client, FileId};
@@ -25,10 +25,10 @@ use crate::limits::{
     INLINE_BYTES_MAX, LISTING_BYTES, NAME_LOCKS, READ_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use crate::message::{
-    Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created, FileSystem, Forget,
-    GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Listing, Lookup, Loser, Make, NewTime, Node, Nothing,
-    Open, Opened, Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename, Seek, SetAttr, SetXattr, Settle,
-    StatFs, Sync, SyncDir, TOP, Write,
+    Acquire, Acquired, Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created,
+    FileSystem, Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Listing, Lookup, Loser, Make,
+    NewTime, Node, Nothing, Open, Opened, Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename, Seek,
+    SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Write,
 };
 use crate::name::Name;
 
@@ -37,12 +37,12 @@ use crate::name::Name;
 pub(super) struct Mounted {
     pub(super) coherence: Arc<Coherence>,
     pub(super) client: Client,
+    pub(super) gate: Arc<Gate>,
     /// Of directories whose names are being changed.
     pub(super) names: Arc<NameLocks>,
     pub(super) nodes: Nodes,
     pub(super) files: OpenFiles,
     pub(super) read_only: bool,
-    pub(super) over: AtomicBool,
     /// Whose rights this session's threads have.
     pub(super) user: Caller,
     /// The client's word is taken for who does something.
@@ -325,7 +325,24 @@ impl Mounted {
         // Somebody may have found it already.
         let change = Arc::new(self.coherence.change(self.client, [file_id(&opened)]));
         let file = self.add_file(fd, attr.node, flags, Some(Arc::clone(&change)))?;
-        Ok((Created { node: Node { attr }, file }, change))
+        let exclusive = self.exclusive(file_id(&opened), flags);
+        Ok((Created { node: Node { attr }, file, exclusive }, change))
+    }
+
+    /// Makes the lease on a file that has just been opened exclusive: its number; 0: it is not.
+    fn exclusive(&self, file: FileId, flags: OFlags) -> u64 {
+        if !may_write(flags) {
+            return 0;
+        }
+        self.coherence.make_exclusive(self.client, file).unwrap_or(0)
+    }
+
+    /// The same for one that is open.
+    pub(super) fn acquire(&self, ask: Acquire, grants: &mut Vec<Grant>) -> Result<Acquired, Errno> {
+        let file = self.files.get(ask.file)?;
+        self.grant_node(file.node, grants)?;
+        let exclusive = self.coherence.make_exclusive(self.client, self.nodes.file(file.node)?);
+        Ok(Acquired { exclusive: exclusive.unwrap_or(0) })
     }
 
     fn add_file(
@@ -424,7 +441,8 @@ impl Mounted {
             false => None,
         };
         let file = self.add_file(fd, ask.node, flags, change.filter(|_| may_write(flags)))?;
-        Ok(Opened { file, attr: Some(attr), content })
+        let exclusive = self.exclusive(self.nodes.file(ask.node)?, flags);
+        Ok(Opened { file, attr: Some(attr), content, exclusive })
     }
 
     /// The bytes themselves where they are few; else what is to be sent over the lanes.
@@ -445,7 +463,9 @@ impl Mounted {
 
     pub(super) fn write(&self, ask: &Write) -> Result<Count, Errno> {
         let file = self.files.get(ask.file)?;
+        let _open = self.gate.enter().ok_or(Errno::NODEV)?;
         write_all_at(&file.fd, &ask.data, ask.offset)?;
+        file.progress();
         if ask.drops_set_id {
             self.drop_set_id(&file.fd)?;
         }
@@ -602,6 +622,24 @@ impl Mounted {
             _ => return Ok(None),
         }
         Ok(Some(touched))
+    }
+
+    /// Which files an operation shows, or copies from: another client may know more of them.
+    pub(super) fn looked_at(&self, ask: &Ask) -> Vec<FileId> {
+        let of_open = |file: u64| self.nodes.file(self.files.get(file)?.node);
+        let found = match ask {
+            Ask::GetAttr(ask) => self.nodes.file(ask.node),
+            Ask::Open(ask) => self.nodes.file(ask.node),
+            Ask::Read(ask) => of_open(ask.file),
+            Ask::Seek(ask) => of_open(ask.file),
+            Ask::CopyRange(ask) => of_open(ask.from_file),
+            Ask::Lookup(ask) => self.nodes.fd(ask.parent).and_then(|dir| {
+                let stat = stat_at(&*dir, &name(&ask.name)?)?;
+                Ok(file_id(&stat))
+            }),
+            _ => return Vec::new(),
+        };
+        found.into_iter().collect() // what is wrong shows when it is carried out
     }
 
     fn touch_name(&self, parent: u64, raw: &Bytes, touched: &mut Touched) -> Result<(), Errno> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use longhaul_files::client::Counts;
 use longhaul_files::limits::CACHE_BYTES;
 use longhaul_files::{FilesClient, Remote};
 use longhaul_mount::{Mount, MountOptions};
@@ -125,13 +126,17 @@ impl MountCommand {
             () = until_told_to_stop() => None,
             end = session.ended() => Some(end),
         };
-        let (asked, known) = counted.counts();
-        tracing::info!("the server was asked {asked} times, {known} answers were known");
+        let Counts { asked, known, behind } = counted.counts();
+        tracing::info!(
+            "the server was asked {asked} times, {known} answers were known, {behind} writes were told later"
+        );
         // Out of the tree at once. Who still has files open does not hold up the end: they cannot use them any more.
         let unmounting = tokio::task::spawn_blocking(move || mount.unmount());
         if let Ok(unmounted) = tokio::time::timeout(UNMOUNT_LIMIT, unmounting).await {
             unmounted?.context("cannot unmount")?;
         }
+        // What was written and not closed before the end.
+        let _ = tokio::time::timeout(UNMOUNT_LIMIT, counted.settle()).await; // it is lost, as with a machine that fails
         end_session(session, ssh).await;
         match lost {
             None => Ok(ExitCode::SUCCESS),

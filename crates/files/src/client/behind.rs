@@ -1,0 +1,362 @@
+//! Bytes that have been written here and are not at the server yet.
+//!
+//! ```text
+//! write(2) -> tail: grows as long as writes follow each other -> a part under way -> stored by the server
+//!                   sent when it is large enough, has waited long enough, or is asked for
+//! ```
+//!
+//! Only of files that this client has to itself (an exclusive lease), so that nobody can miss them. Parts under way never
+//! overlap: the lanes keep no order. What goes wrong with a part is told to whoever writes to, syncs or closes the open
+//! file next.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::lock;
+use super::open_files::OpenFile;
+use crate::limits::{PARTS_UNDER_WAY_MAX, WRITE_PART_BYTES};
+
+/// All of a client's.
+#[derive(Debug)]
+pub(super) struct Behind {
+    nodes: Mutex<HashMap<u64, Arc<Written>>>,
+    /// Bytes that there may be more.
+    pub(super) room: Arc<Semaphore>,
+    /// Parts that may be sent at a time.
+    pub(super) turns: Semaphore,
+    pub(super) bytes_max: usize,
+    /// Writes that were.
+    pub(super) taken: AtomicU64,
+}
+
+/// What has been written to a file, and is not at the server.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    state: Mutex<State>,
+    /// A part has been settled.
+    settled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tail: Option<Tail>,
+    /// Parts that have been sent, by their numbers: from, and up to.
+    under_way: BTreeMap<u64, (u64, u64)>,
+    last: u64,
+}
+
+/// Writes that follow each other, and wait for more.
+#[derive(Debug)]
+struct Tail {
+    number: u64,
+    file: Arc<OpenFile>,
+    offset: u64,
+    data: BytesMut,
+    room: OwnedSemaphorePermit,
+}
+
+impl Tail {
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+}
+
+/// A part to be sent.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) number: u64,
+    pub(super) file: Arc<OpenFile>,
+    pub(super) offset: u64,
+    pub(super) data: Bytes,
+    pub(super) room: OwnedSemaphorePermit,
+}
+
+/// What has come of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Yes,
+    /// The file is not this client's alone (any more).
+    NotAlone,
+    /// A part with some of the same bytes is under way.
+    Overlaps,
+}
+
+/// And what is to be done now.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) taken: Taken,
+    /// To be sent.
+    pub(super) parts: Vec<Part>,
+    /// A tail of this number has begun: it is to be sent after a while.
+    pub(super) begun: Option<u64>,
+}
+
+impl Behind {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        let bytes_max = bytes_max.min(Semaphore::MAX_PERMITS).min(u32::MAX as usize);
+        Self {
+            nodes: Mutex::default(),
+            room: Arc::new(Semaphore::new(bytes_max)),
+            turns: Semaphore::new(PARTS_UNDER_WAY_MAX),
+            taken: AtomicU64::new(0),
+            bytes_max,
+        }
+    }
+
+    /// Of a file, if there is something.
+    pub(super) fn of(&self, node: u64) -> Option<Arc<Written>> {
+        lock(&self.nodes).get(&node).cloned()
+    }
+
+    /// Of a file, where something is about to be written.
+    pub(super) fn begin(&self, node: u64) -> Arc<Written> {
+        Arc::clone(lock(&self.nodes).entry(node).or_default())
+    }
+
+    /// The files that there is something of.
+    pub(super) fn nodes(&self) -> Vec<u64> {
+        lock(&self.nodes).keys().copied().collect()
+    }
+
+    /// Forgets a file that there is nothing of.
+    pub(super) fn tidy(&self, node: u64) {
+        let mut nodes = lock(&self.nodes);
+        // Whoever has it in hand may be about to write.
+        if nodes.get(&node).is_some_and(|written| Arc::strong_count(written) == 1 && written.is_empty()) {
+            nodes.remove(&node);
+        }
+    }
+}
+
+impl Written {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        let state = self.state();
+        state.tail.is_none() && state.under_way.is_empty()
+    }
+
+    /// Takes a write and the room that it has, if it does. `may`: the file is this client's alone; nobody takes it away
+    /// between that and the write being here. `begins`: bytes from a place on begin to be changed.
+    pub(super) fn write(
+        &self,
+        file: &Arc<OpenFile>,
+        (offset, data): (u64, &[u8]),
+        room: OwnedSemaphorePermit,
+        may: impl FnOnce() -> bool,
+        begins: impl FnOnce(u64),
+    ) -> Outcome {
+        let mut state = self.state();
+        let mut outcome = Outcome { taken: Taken::NotAlone, parts: Vec::new(), begun: None };
+        if !may() {
+            return outcome;
+        }
+        let end = offset + data.len() as u64;
+        let overlaps = |from: u64, to: u64| offset < to && from < end;
+        if state.under_way.values().any(|&(from, to)| overlaps(from, to)) {
+            return Outcome { taken: Taken::Overlaps, ..outcome };
+        }
+        outcome.taken = Taken::Yes;
+        if let Some(tail) = state.tail.as_mut().filter(|tail| Arc::ptr_eq(&tail.file, file)) {
+            if tail.offset <= offset && end <= tail.end() {
+                let at = (offset - tail.offset) as usize;
+                tail.data[at..at + data.len()].copy_from_slice(data);
+                return outcome;
+            }
+            if tail.end() == offset && tail.data.len() + data.len() <= WRITE_PART_BYTES {
+                tail.data.extend_from_slice(data);
+                tail.room.merge(room);
+                if tail.data.len() == WRITE_PART_BYTES {
+                    outcome.parts.extend(state.send_tail());
+                }
+                return outcome;
+            }
+            if overlaps(tail.offset, tail.end()) {
+                outcome.taken = Taken::Overlaps;
+            }
+        } else if state.tail.as_ref().is_some_and(|tail| overlaps(tail.offset, tail.end())) {
+            outcome.taken = Taken::Overlaps;
+        }
+        outcome.parts.extend(state.send_tail());
+        if outcome.taken == Taken::Yes {
+            begins(offset);
+            state.last += 1;
+            let mut buffer = BytesMut::with_capacity(FIRST_BYTES.max(data.len()));
+            buffer.extend_from_slice(data);
+            let tail = Tail { number: state.last, file: Arc::clone(file), offset, data: buffer, room };
+            if tail.data.len() < WRITE_PART_BYTES {
+                outcome.begun = Some(tail.number);
+            }
+            state.tail = Some(tail);
+            if outcome.begun.is_none() {
+                outcome.parts.extend(state.send_tail());
+            }
+        }
+        outcome
+    }
+
+    /// The tail, to be sent; all up to the number is under way then. `only`: if it is that one still.
+    pub(super) fn send_tail(&self, only: Option<u64>) -> (Option<Part>, u64) {
+        let mut state = self.state();
+        let is_meant = only.is_none_or(|only| state.tail.as_ref().is_some_and(|tail| tail.number == only));
+        (if is_meant { state.send_tail() } else { None }, state.last)
+    }
+
+    /// A part has been stored, or will not be.
+    pub(super) fn settle(&self, number: u64) {
+        self.state().under_way.remove(&number);
+        self.settled.notify_waiters();
+    }
+
+    /// Waits for all parts up to this one.
+    pub(super) async fn settled(&self, number: u64) {
+        loop {
+            let settled = self.settled.notified();
+            if self.state().under_way.first_key_value().is_none_or(|(&first, _)| first > number) {
+                return;
+            }
+            settled.await;
+        }
+    }
+}
+
+impl State {
+    fn send_tail(&mut self) -> Option<Part> {
+        let tail = self.tail.take()?;
+        self.under_way.insert(tail.number, (tail.offset, tail.end()));
+        let Tail { number, file, offset, data, room } = tail;
+        Some(Part { number, file, offset, data: data.freeze(), room })
+    }
+}
+
+/// Room for what follows a first write: most files are small.
+const FIRST_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::OFlags;
+
+    use super::*;
+
+    const NODE: u64 = 7;
+
+    fn behind() -> Behind {
+        Behind::new(16 << 20)
+    }
+
+    fn open() -> Arc<OpenFile> {
+        Arc::new(OpenFile::new(NODE, OFlags::RDWR, Some((1, 1))))
+    }
+
+    fn write(behind: &Behind, file: &Arc<OpenFile>, offset: u64, data: &[u8]) -> Outcome {
+        let room = Arc::clone(&behind.room).try_acquire_many_owned(data.len() as u32).unwrap();
+        behind.begin(NODE).write(file, (offset, data), room, || true, |_| {})
+    }
+
+    fn bytes(parts: &[Part]) -> Vec<(u64, &[u8])> {
+        parts.iter().map(|part| (part.offset, &part.data[..])).collect()
+    }
+
+    #[test]
+    fn writes_that_follow_each_other_are_one_part() {
+        let (behind, file) = (behind(), open());
+        let first = write(&behind, &file, 10, b"one");
+        assert_eq!((first.taken, first.parts.len(), first.begun), (Taken::Yes, 0, Some(1)));
+        assert_eq!(write(&behind, &file, 13, b"two").begun, None);
+        // Written once more, inside.
+        assert_eq!(write(&behind, &file, 12, b"ET").taken, Taken::Yes);
+        let elsewhere = write(&behind, &file, 100, b"x");
+        assert_eq!(bytes(&elsewhere.parts), [(10, &b"onETwo"[..])]);
+        assert_eq!(elsewhere.begun, Some(2));
+        // The first tail's time is over: there is another now.
+        let written = behind.of(NODE).unwrap();
+        assert!(written.send_tail(Some(1)).0.is_none());
+        let (tail, last) = written.send_tail(Some(2));
+        assert_eq!((bytes(tail.as_slice()), last), (vec![(100, &b"x"[..])], 2));
+    }
+
+    #[test]
+    fn a_part_is_sent_when_it_is_large_enough() {
+        let (behind, file) = (behind(), open());
+        let half = vec![1; WRITE_PART_BYTES / 2];
+        assert!(write(&behind, &file, 0, &half).parts.is_empty());
+        let sent = write(&behind, &file, half.len() as u64, &half);
+        assert_eq!((sent.parts[0].offset, sent.parts[0].data.len()), (0, WRITE_PART_BYTES));
+        let whole = vec![2; WRITE_PART_BYTES + 1];
+        let sent = write(&behind, &file, 5 << 20, &whole);
+        assert_eq!((sent.parts.len(), sent.begun), (1, None));
+        assert!(behind.of(NODE).unwrap().send_tail(None).0.is_none());
+    }
+
+    #[test]
+    fn parts_under_way_do_not_overlap() {
+        let (behind, file, other) = (behind(), open(), open());
+        write(&behind, &file, 0, b"abcdef");
+        // Not of one piece with what another open file has written: that is sent first.
+        let crossed = write(&behind, &other, 3, b"xyz");
+        assert_eq!((crossed.taken, bytes(&crossed.parts)), (Taken::Overlaps, vec![(0, &b"abcdef"[..])]));
+        assert_eq!(write(&behind, &file, 5, b"1").taken, Taken::Overlaps);
+        assert_eq!(write(&behind, &file, 6, b"1").taken, Taken::Yes);
+        let written = behind.of(NODE).unwrap();
+        written.settle(crossed.parts[0].number);
+        assert_eq!(write(&behind, &other, 3, b"xyz").taken, Taken::Yes);
+    }
+
+    #[test]
+    fn room_is_given_back_with_the_parts() {
+        let (behind, file) = (behind(), open());
+        let before = behind.room.available_permits();
+        write(&behind, &file, 0, b"abc");
+        write(&behind, &file, 3, b"def");
+        assert_eq!(behind.room.available_permits(), before - 6);
+        // It needs none.
+        write(&behind, &file, 0, b"ABC");
+        assert_eq!(behind.room.available_permits(), before - 6);
+        let (part, number) = behind.of(NODE).unwrap().send_tail(None);
+        drop(part);
+        assert_eq!(behind.room.available_permits(), before);
+        behind.tidy(NODE);
+        assert!(behind.of(NODE).is_some(), "the server has not stored it");
+        behind.of(NODE).unwrap().settle(number);
+        behind.tidy(NODE);
+        assert!(behind.of(NODE).is_none());
+    }
+
+    #[test]
+    fn who_is_not_alone_is_not_taken() {
+        let (behind, file) = (behind(), open());
+        let room = Arc::clone(&behind.room).try_acquire_many_owned(1).unwrap();
+        let outcome =
+            behind.begin(NODE).write(&file, (0, b"x"), room, || false, |_| panic!("nothing begins"));
+        assert_eq!(outcome.taken, Taken::NotAlone);
+        behind.tidy(NODE);
+        assert!(behind.of(NODE).is_none());
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_told_when_all_before_is_there() {
+        let (behind, file) = (behind(), open());
+        write(&behind, &file, 0, b"a");
+        let first = write(&behind, &file, 10, b"b").parts.remove(0);
+        let written = behind.of(NODE).unwrap();
+        let (second, last) = written.send_tail(None);
+        let waiting = tokio::spawn({
+            let written = Arc::clone(&written);
+            async move { written.settled(last).await }
+        });
+        tokio::task::yield_now().await;
+        written.settle(second.unwrap().number);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        // What comes later is not waited for.
+        write(&behind, &file, 20, b"c");
+        written.settle(first.number);
+        waiting.await.unwrap();
+    }
+}
