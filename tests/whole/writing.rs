@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::IntoRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -48,6 +48,32 @@ fn what_one_mount_has_written_the_other_sees_before_it_is_closed() {
     drop(file);
     other.stop_having_known(0);
     one.stop_having_written(count);
+}
+
+/// Of users without privileges the kernel says with each write that it takes set-user-id away.
+#[test]
+fn nobody_waits_for_the_writes_of_ordinary_users_either() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 20ms --rate 1Gbit");
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &["-o", "allow_other,suid"]);
+    fs::set_permissions(mounted.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+    let file = mounted.path("f");
+    let as_nobody = |script: &str| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script]);
+        // The mount is seen by way of another's process, which only root may look into.
+        command.stdin(File::open(&file).unwrap()).current_dir(mounted.path(""));
+        assert!(command.status().unwrap().success(), "{script}");
+    };
+    File::create(&file).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    as_nobody("head -c 4000000 /dev/zero | dd of=f bs=4000 iflag=fullblock conv=notrunc status=none");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 4_000_000);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o4777)).unwrap();
+    as_nobody("echo x | dd of=f conv=notrunc status=none");
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o777);
+    mounted.stop_having_written(900);
 }
 
 #[test]
@@ -97,6 +123,16 @@ fn a_full_disk_is_told_to_whoever_syncs_or_closes() {
     assert!(failed || synced.is_err_and(|error| error.raw_os_error() == Some(Errno::ENOSPC as i32)));
     assert!(file.sync_all().is_ok(), "it is told once");
     drop(file);
+    // Whoever else writes to it is told, too; and closing a copy of a descriptor does not take the word from the others.
+    let file = File::create(mounted.path("shared")).unwrap();
+    let same = File::options().write(true).open(mounted.path("shared")).unwrap();
+    let failed = (0..1000).any(|number| file.write_all_at(&[1; PART], number * PART as u64).is_err());
+    let copy = file.try_clone().unwrap();
+    assert!(failed || close(copy.into_raw_fd()) == Err(Errno::ENOSPC));
+    for file in [file, same] {
+        assert!(failed || file.sync_all().is_err());
+    }
+    fs::remove_file(mounted.path("shared")).unwrap();
     let (file, failed) = fill("closed");
     let closed = close(file.into_raw_fd());
     assert!(failed || closed == Err(Errno::ENOSPC), "{closed:?}");

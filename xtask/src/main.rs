@@ -4,7 +4,7 @@
 //! links that the product emulates, and keeps every raw run in a record of `longhaul-report`. Nothing here is part of the
 //! product.
 //!
-//! Map: [`bench`], [`targets`], [`emulator`], [`model`], [`netem`] and [`demo`] are the commands; [`course`] runs one tool
+//! Map: [`bench`], [`file_io`], [`targets`], [`emulator`], [`model`], [`netem`] and [`demo`] are the commands; [`course`] runs one tool
 //! once over a link and judges the outcome; [`tool`] knows each rival, [`server`] what serves it, [`stream`] what the
 //! machine carries without a copy; [`link`] is the emulated network, [`pair`] one without an emulator, [`probe`] what
 //! [`netem`] runs on its hosts, [`data`] what is copied, [`limited`] a command under a time limit, [`usage`] what it takes
@@ -16,6 +16,7 @@ mod data;
 mod demo;
 mod emulator;
 mod environment;
+mod file_io;
 mod limited;
 mod link;
 mod model;
@@ -77,6 +78,7 @@ enum Action {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Copy(bench::CopyBench),
+    Io(file_io::IoBench),
     Model(model::ModelBench),
     Targets(targets::TargetsBench),
     Netem(netem::NetemBench),
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
     limited::note_interrupts();
     let result = match Cli::parse().action {
         Action::Bench { what: Bench::Copy(copy) } => copy.run(),
+        Action::Bench { what: Bench::Io(io) } => io.run(),
         Action::Bench { what: Bench::Model(model) } => model.run(),
         Action::Bench { what: Bench::Targets(targets) } => targets.run(),
         Action::Bench { what: Bench::Netem(netem) } => netem.run(),

@@ -15,10 +15,11 @@ use crate::link::{Host, Network, checked};
 /// A server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Server {
-    Longhaul,
+    Longhaul { read_only: bool },
     Sshd,
     Nginx,
     Xrootd,
+    Gluster,
 }
 
 /// A server that has all day to start: it reads a few small files.
@@ -101,6 +102,15 @@ impl Access {
         self.directory.join("ssh_known_hosts")
     }
 
+    /// What [`Server::Gluster`] writes for its clients.
+    pub(crate) fn gluster_client(&self) -> PathBuf {
+        self.directory.join("gluster-client.vol")
+    }
+
+    pub(crate) fn gluster_log(&self) -> PathBuf {
+        self.directory.join("gluster.log")
+    }
+
     pub(crate) fn longhaul_known_hosts(&self) -> PathBuf {
         self.directory.join("longhaul_known_hosts")
     }
@@ -165,19 +175,21 @@ impl Server {
     /// The TCP port that it listens on.
     pub(crate) fn port(self) -> u16 {
         match self {
-            Self::Longhaul => 7473,
+            Self::Longhaul { .. } => 7473,
             Self::Sshd => 2222,
             Self::Nginx => 8080,
             Self::Xrootd => 1094,
+            Self::Gluster => 24007,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Self::Longhaul => "longhaul serve",
+            Self::Longhaul { .. } => "longhaul serve",
             Self::Sshd => "sshd",
             Self::Nginx => "nginx",
             Self::Xrootd => "xrootd",
+            Self::Gluster => "glusterfsd",
         }
     }
 
@@ -199,11 +211,11 @@ impl Server {
         let served = directory.display();
         let is_root = rustix::process::geteuid().is_root();
         Ok(match self {
-            Self::Longhaul => vec![
+            Self::Longhaul { read_only } => vec![
                 access.longhaul.clone().into(),
                 "serve".into(),
                 "--export".into(),
-                format!("data={served}:ro").into(),
+                format!("data={served}{}", if read_only { ":ro" } else { "" }).into(),
                 "--listen".into(),
                 format!("[::]:{}", self.port()).into(),
                 "--authorized-keys".into(),
@@ -264,6 +276,14 @@ impl Server {
                 }
                 words
             }
+            Self::Gluster => {
+                access.write("gluster-server.vol", &gluster_server(directory, self.port()))?;
+                access.write("gluster-client.vol", &gluster_client(self.port()))?;
+                let program = program("glusterfsd").context("glusterfsd is not installed")?;
+                let (settings, log) = (scratch.join("gluster-server.vol"), access.gluster_log());
+                let words = [&program, Path::new("-N"), Path::new("-f"), &settings, Path::new("-l"), &log];
+                words.into_iter().map(OsString::from).collect()
+            }
         })
     }
 }
@@ -279,6 +299,32 @@ fn nginx_settings(own: &Path, directory: &Path, user: &str, is_root: bool) -> St
         Server::Nginx.port(),
         directory.display()
     )
+}
+
+/// A brick, with the translators that GlusterFS' own volumes have around it.
+fn gluster_server(directory: &Path, port: u16) -> String {
+    let directory = directory.display();
+    format!(
+        "volume posix\n type storage/posix\n option directory {directory}\nend-volume\n\
+         volume locks\n type features/locks\n subvolumes posix\nend-volume\n\
+         volume io\n type performance/io-threads\n subvolumes locks\nend-volume\n\
+         volume brick\n type protocol/server\n option transport-type tcp\n option transport.socket.listen-port {port}\n \
+         option auth.addr.io.allow *\n subvolumes io\nend-volume\n"
+    )
+}
+
+/// And the client's: what a new volume has by default.
+fn gluster_client(port: u16) -> String {
+    let mut text = format!(
+        "volume far\n type protocol/client\n option transport-type tcp\n option remote-host far\n option remote-port {port}\n \
+         option remote-subvolume io\nend-volume\n"
+    );
+    let mut below = "far";
+    for name in ["write-behind", "open-behind", "quick-read", "md-cache"] {
+        text.push_str(&format!("volume {name}\n type performance/{name}\n subvolumes {below}\nend-volume\n"));
+        below = name;
+    }
+    text
 }
 
 /// Where a program is, daemons' directories included.

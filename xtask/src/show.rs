@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use longhaul_report::record::schema_of;
-use longhaul_report::{Emulator, Report, Targets, Trace, plot, table};
+use longhaul_report::{Emulator, Io, Report, Targets, Trace, plot, table};
 
 /// Draw a copy's throughput, lanes and buffers over time from a trace
 #[derive(Debug, Args)]
@@ -55,6 +55,10 @@ impl Table {
             let mut emulator = Emulator::from_json(&text).with_context(context)?;
             emulator.cases.iter_mut().for_each(longhaul_report::emulator::Case::derive);
             print_out(&emulator.markdown())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if schema_of(&text).with_context(context)? == longhaul_report::io::SCHEMA {
+            print_out(&Io::from_json(&text).with_context(context)?.markdown())?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut report = Report::from_json(&text).with_context(context)?;

@@ -92,7 +92,7 @@ impl Tool {
     /// What serves it.
     pub(crate) fn server(self) -> Server {
         match self {
-            Self::Longhaul => Server::Longhaul,
+            Self::Longhaul => Server::Longhaul { read_only: true },
             Self::Scp | Self::Rsync | Self::Rclone => Server::Sshd,
             Self::Aria2c => Server::Nginx,
             Self::Xrdcp | Self::XrdcpS15 => Server::Xrootd,
@@ -142,7 +142,7 @@ impl Tool {
                 .chain(["--identity".to_owned(), access.client_key().display().to_string()])
                 .chain(["--known-hosts".to_owned(), access.longhaul_known_hosts().display().to_string()])
                 .chain(job.trace.iter().flat_map(|file| ["--trace".to_owned(), file.display().to_string()]))
-                .chain([format!("longhaul://far:{}/data/{name}", Server::Longhaul.port()), into])
+                .chain([format!("longhaul://far:{}/data/{name}", self.server().port()), into])
                 .collect(),
             Self::Scp => ["scp", "-q", "-F", &ssh_config]
                 .map(str::to_owned)

@@ -26,7 +26,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::limits::{CONTENTION_PAUSE, FENCE_AFTER, LEASES_MAX, OVERDUE_AFTER};
+use crate::limits::{CONTENTION_PAUSE, FENCE_AFTER, LEASES_MAX, OVERDUE_AFTER, TELLING_MAX};
 
 /// A session, numbered by the server.
 pub type Client = u64;
@@ -66,8 +66,10 @@ pub struct Break {
 struct Held {
     serial: Serial,
     is_exclusive: bool,
-    /// When its client was told to give it up, or last showed that it is about to.
+    /// When its client was told to give it up.
     broken_at: Option<Nanos>,
+    /// When it last showed that it is about to: at first that moment.
+    alive_at: Nanos,
 }
 
 #[derive(Debug, Default)]
@@ -145,7 +147,7 @@ impl Leases {
         }
         self.last_serial += 1;
         let serial = self.last_serial;
-        entry.held.insert(client, Held { serial, is_exclusive: false, broken_at: None });
+        entry.held.insert(client, Held { serial, is_exclusive: false, broken_at: None, alive_at: 0 });
         of_client.insert(file);
         Some(serial)
     }
@@ -226,7 +228,7 @@ impl Leases {
                 waits_for += 1;
                 contended |= held.is_exclusive;
                 if held.broken_at.is_none() {
-                    held.broken_at = Some(now);
+                    (held.broken_at, held.alive_at) = (Some(now), now);
                     self.unanswered.insert((now, holder, file));
                     breaks.push(Break { client: holder, file, serial: held.serial });
                 }
@@ -239,18 +241,30 @@ impl Leases {
         (id, breaks)
     }
 
-    /// The client that makes this change has stored some of what it alone knew: if it was told to give its lease up, it is
-    /// about to.
-    pub fn progress(&mut self, now: Nanos, change: ChangeId) {
-        let Some(Change { client, files, .. }) = self.changes.get(&change) else { return };
-        for file in files {
-            let held = self.files.get_mut(file).and_then(|entry| entry.held.get_mut(client));
-            if let Some(at) = held.and_then(|held| held.broken_at.as_mut())
-                && *at < now
+    /// A client has stored some of what it alone knew: if it was told to give leases up, it is about to, all of them in
+    /// their turn. One that takes too long over it is not waited for.
+    pub fn progress(&mut self, now: Nanos, client: Client) {
+        let owed: Vec<(Nanos, FileId)> = self
+            .unanswered
+            .iter()
+            .filter(|(_, owing, _)| *owing == client)
+            .map(|(at, _, file)| (*at, *file))
+            .collect();
+        let held =
+            |leases: &Self, file| leases.files.get(&file).and_then(|entry| entry.held.get(&client)).copied();
+        // Nobody has anything to tell of what is shared.
+        if !owed.iter().any(|(_, file)| held(self, *file).is_some_and(|held| held.is_exclusive)) {
+            return;
+        }
+        for (at, file) in owed {
+            let Some(entry) = self.files.get_mut(&file) else { continue };
+            if let Some(held) = entry.held.get_mut(&client)
+                && let Some(broken) = held.broken_at
+                && now < broken + TELLING_MAX.as_nanos() as Nanos
             {
-                self.unanswered.remove(&(*at, *client, *file));
-                *at = now;
-                self.unanswered.insert((now, *client, *file));
+                held.alive_at = now;
+                self.unanswered.remove(&(at, client, file));
+                self.unanswered.insert((now, client, file));
             }
         }
     }
@@ -258,7 +272,7 @@ impl Leases {
     /// Files have been changed by somebody who did not ask: what is to be sent.
     pub fn noticed(&mut self, now: Nanos, files: impl IntoIterator<Item = FileId>) -> Vec<Break> {
         let (id, breaks) = self.begin_change(now, NOBODY, files);
-        self.end_change(id);
+        self.end_change(id); // nobody has it to himself because of that
         breaks
     }
 
@@ -268,9 +282,10 @@ impl Leases {
         self.changes.get(&change).is_none_or(|change| change.waits_for == 0)
     }
 
-    /// A change or access has been made, or given up.
-    pub fn end_change(&mut self, id: ChangeId) {
-        let Some(Change { client, files, .. }) = self.changes.remove(&id) else { return };
+    /// A change or access has been made, or given up; true: others may be ready by that.
+    pub fn end_change(&mut self, id: ChangeId) -> bool {
+        let Some(Change { client, files, .. }) = self.changes.remove(&id) else { return false };
+        let mut frees = false;
         for file in files {
             if let Some(entry) = self.files.get_mut(&file) {
                 entry.accesses.remove(&id);
@@ -282,6 +297,7 @@ impl Leases {
                     && std::mem::take(&mut held.is_exclusive)
                 {
                     self.exclusive -= 1;
+                    frees = true;
                     for (access, accesser) in &entry.accesses {
                         if *accesser != client
                             && let Some(access) = self.changes.get_mut(access)
@@ -293,6 +309,7 @@ impl Leases {
             }
             self.drop_if_unused(file);
         }
+        frees
     }
 
     /// A client has given up a lease. A later one of the same file, which crossed the word of this, stays.
@@ -328,8 +345,8 @@ impl Leases {
                 change.waits_for -= 1;
             }
         }
-        if let Some(at) = held.broken_at {
-            self.unanswered.remove(&(at, client, file));
+        if held.broken_at.is_some() {
+            self.unanswered.remove(&(held.alive_at, client, file));
         }
         if let Some(files) = self.of_client.get_mut(&client) {
             files.remove(&file);

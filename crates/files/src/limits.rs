@@ -84,6 +84,10 @@ pub const FENCE_AFTER: Duration = Duration::from_secs(30);
 
 const _: () = assert!(OVERDUE_AFTER.as_secs() + LEASE_TERM.as_secs() < FENCE_AFTER.as_secs());
 
+/// A client that has much to tell before it gives a lease up is waited for so long, if it goes on: half of
+/// [`CACHE_BYTES`] over 7 Mbit/s.
+pub const TELLING_MAX: Duration = Duration::from_secs(300);
+
 /// How long nobody gets a file to itself after another has wanted to see it: two who both use a file do not take it from
 /// each other all the time.
 pub const CONTENTION_PAUSE: Duration = Duration::from_secs(1);
@@ -129,6 +133,10 @@ const _: () = assert!(BLOCKS_COMING_MAX <= SENDINGS_MAX);
 
 /// Names of one directory that a client reads: as many as a copy takes of one.
 pub const LISTING_ENTRIES_MAX: usize = 4 << 20;
+
+/// Requests of a client's that may wait for others, such as for a lease that another is to give up: some of those that the control
+/// channel takes are left for what others wait for.
+pub const ORDINARY_REQUESTS_MAX: usize = longhaul_transport::limits::CONTROL_STREAMS_MAX as usize - 64;
 
 /// Breaks that a client remembers for the sake of answers under way, some 50 bytes each.
 pub const BREAKS_KNOWN_MAX: usize = 64 << 10;

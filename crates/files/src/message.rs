@@ -494,6 +494,9 @@ pub(crate) struct Acquire {
 pub(crate) struct Acquired {
     #[prost(uint64, tag = "1")]
     pub(crate) exclusive: u64,
+    /// Kind and permission bits, as in `st_mode`.
+    #[prost(uint32, tag = "2")]
+    pub(crate) mode: u32,
 }
 
 /// Removes a name.

@@ -20,7 +20,7 @@ use fuser::{
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use longhaul_files::client::{Change, SetTime, User};
+use longhaul_files::client::{Change, HowWritten, SetTime, User};
 use longhaul_files::message::{Attr, WireTime};
 use longhaul_files::{Listed, Remote};
 use rustix::fs::{FileType as Kind, OFlags};
@@ -486,17 +486,21 @@ impl Filesystem for Fuse {
         offset: u64,
         data: &[u8],
         how: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (length, drops_set_id) = (data.len() as u32, how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID));
-        if !drops_set_id && self.shared.remote.write_at_once(file.0, offset, data) {
+        let length = data.len() as u32;
+        let drops_set_id = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        // What is mapped into memory is written back with whatever flags: nobody waits for that.
+        let is_mapped = how.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let how = HowWritten { drops_set_id, flags: if is_mapped { 0 } else { flags.0 as u32 } };
+        if self.shared.remote.write_at_once(file.0, offset, data, how) {
             return reply.written(length);
         }
         let data = Bytes::copy_from_slice(data);
         self.answer(|shared| async move {
-            match shared.remote.write(file.0, offset, data, drops_set_id).await {
+            match shared.remote.write(file.0, offset, data, how).await {
                 Ok(()) => reply.written(length),
                 Err(error) => reply.error(fuse_errno(error)),
             }

@@ -8,6 +8,7 @@
 //! ended; every figure bears the word of the emulator on whether it can be trusted.
 
 pub mod emulator;
+pub mod io;
 pub mod picture;
 pub mod plot;
 pub mod record;
@@ -18,6 +19,7 @@ pub mod trace;
 pub mod traffic;
 
 pub use emulator::Emulator;
+pub use io::Io;
 pub use record::{
     Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Said, Scenario, Usage,
     Verdict,

@@ -1,10 +1,13 @@
 //! Plots as SVG: bars of a scenario's tools, many scenarios on one sheet, a copy's throughput and a link's traffic over time.
 
+use std::collections::BTreeSet;
+
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::FontTransform;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use crate::io::{Pattern, Place, published_line};
 use crate::record::{OURS, Run, Scenario};
 use crate::summary::Summary;
 use crate::trace::Trace;
@@ -117,6 +120,86 @@ pub fn throughput(trace: &Trace, title: &str) -> Result<String, PlotError> {
         )
     })
 }
+
+/// File I/O by the length of a call, a panel for each pattern, as the reports draw it; what they published is thin.
+///
+/// # Errors
+/// [`PlotError`].
+pub fn file_io(place: &Place) -> Result<String, PlotError> {
+    draw((1000, 760), |root| {
+        let root = root.titled(&place.name, (FONT, 17).into_font().color(&INK))?;
+        for (area, pattern) in root.split_evenly((2, 2)).iter().zip(Pattern::ALL) {
+            let own = place.systems.iter().zip(COLOURS.iter().cycle()).map(|(system, colour)| {
+                let rate = |length| Some((length, place.mean(&system.name, pattern, length)?));
+                let lengths: BTreeSet<u64> = place.runs.iter().map(|run| run.length).collect();
+                let points = lengths.into_iter().filter_map(rate).collect();
+                (system.name.clone(), *colour, 2, points)
+            });
+            let published =
+                [("SRFS", RGBColor(0x55, 0x55, 0x55)), ("NFS", RIVAL_COLOUR)].map(|(system, colour)| {
+                    (format!("{system} 2005"), colour, 1, published_line(system, pattern))
+                });
+            by_length(area, &pattern.to_string(), own.chain(published).collect())?;
+        }
+        Ok(())
+    })
+}
+
+/// Name, colour, width of the line, rate by length.
+type ByLength = (String, RGBColor, u32, Vec<(u64, f64)>);
+
+fn by_length(area: &Area<'_>, title: &str, series: Vec<ByLength>) -> Result<(), PlotError> {
+    let values = || series.iter().flat_map(|(.., points)| points.iter().copied());
+    let top = values().map(|point| point.1).fold(10.0, f64::max) * 1.5;
+    let lengths = values().map(|point| point.0 as f64);
+    let (first, last) = lengths.fold((4096.0_f64, 1e6_f64), |(a, b), x| (a.min(x), b.max(x)));
+    let mut chart = ChartBuilder::on(area)
+        .margin(6)
+        .margin_right(18)
+        .caption(title, (FONT, 14).into_font().color(&INK))
+        .x_label_area_size(34)
+        .y_label_area_size(60)
+        .build_cartesian_2d((first..last * 1.3).log_scale(), (1.0..top).log_scale())?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(FAINT)
+        .axis_style(FAINT)
+        .x_desc("bytes of a call")
+        .y_desc("Mbit/s")
+        .x_label_formatter(&|x| {
+            if *x >= 1e6 { format!("{:.0} M", x / 1e6) } else { format!("{:.0} k", x / 1e3) }
+        })
+        .label_style((FONT, 11).into_font().color(&INK))
+        .draw()?;
+    for (name, colour, width, points) in series {
+        let points: Vec<(f64, f64)> = points.iter().map(|&(x, y)| (x as f64, y.max(1.0))).collect();
+        if points.is_empty() {
+            continue;
+        }
+        let style = colour.stroke_width(width);
+        let dots = points.iter().map(|point| Circle::new(*point, width + 1, colour.filled()));
+        chart.draw_series(dots.collect::<Vec<_>>())?;
+        let drawn = chart.draw_series(LineSeries::new(points, style))?;
+        drawn.label(name).legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], style));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerRight)
+        .background_style(WHITE.mix(0.7))
+        .label_font((FONT, 11).into_font().color(&INK))
+        .draw()?;
+    Ok(())
+}
+
+/// Of file systems beside each other; the first is longhaul's.
+const COLOURS: [RGBColor; 5] = [
+    OWN_COLOUR,
+    RGBColor(0xd9, 0x7b, 0x29),
+    RGBColor(0x3b, 0x8f, 0x5a),
+    RGBColor(0x8a, 0x5f, 0xb0),
+    RGBColor(0xb0, 0x3a, 0x48),
+];
 
 /// Traffic of links over time, as MRTG draws it: one way as an area, the other as a line; below it what waits and what
 /// is dropped.

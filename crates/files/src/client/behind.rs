@@ -9,7 +9,7 @@
 //! overlap: the lanes keep no order. What goes wrong with a part is told to whoever writes to, syncs or closes the open
 //! file next.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,8 +44,9 @@ pub(super) struct Written {
 #[derive(Debug, Default)]
 struct State {
     tail: Option<Tail>,
-    /// Parts that have been sent, by their numbers: from, and up to.
+    /// Parts that have been sent, by where they begin: up to, and number. They do not overlap.
     under_way: BTreeMap<u64, (u64, u64)>,
+    numbers: BTreeSet<u64>,
     last: u64,
 }
 
@@ -56,6 +57,8 @@ struct Tail {
     file: Arc<OpenFile>,
     offset: u64,
     data: BytesMut,
+    /// What the cache said when it began.
+    alone: Option<u64>,
     room: OwnedSemaphorePermit,
 }
 
@@ -72,6 +75,7 @@ pub(super) struct Part {
     pub(super) file: Arc<OpenFile>,
     pub(super) offset: u64,
     pub(super) data: Bytes,
+    pub(super) alone: Option<u64>,
     pub(super) room: OwnedSemaphorePermit,
 }
 
@@ -117,6 +121,11 @@ impl Behind {
         Arc::clone(lock(&self.nodes).entry(node).or_default())
     }
 
+    /// Bytes that are here.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes_max - self.room.available_permits()
+    }
+
     /// The files that there is something of.
     pub(super) fn nodes(&self) -> Vec<u64> {
         lock(&self.nodes).keys().copied().collect()
@@ -143,14 +152,15 @@ impl Written {
     }
 
     /// Takes a write and the room that it has, if it does. `may`: the file is this client's alone; nobody takes it away
-    /// between that and the write being here. `begins`: bytes from a place on begin to be changed.
+    /// between that and the write being here. `begins`: bytes from a place on begin to be changed;
+    /// what it says goes with the part.
     pub(super) fn write(
         &self,
         file: &Arc<OpenFile>,
         (offset, data): (u64, &[u8]),
-        room: OwnedSemaphorePermit,
+        mut room: OwnedSemaphorePermit,
         may: impl FnOnce() -> bool,
-        begins: impl FnOnce(u64),
+        begins: impl FnOnce(u64) -> Option<u64>,
     ) -> Outcome {
         let mut state = self.state();
         let mut outcome = Outcome { taken: Taken::NotAlone, parts: Vec::new(), begun: None };
@@ -159,10 +169,13 @@ impl Written {
         }
         let end = offset + data.len() as u64;
         let overlaps = |from: u64, to: u64| offset < to && from < end;
-        if state.under_way.values().any(|&(from, to)| overlaps(from, to)) {
+        if state.under_way.range(..end).next_back().is_some_and(|(_, &(to, _))| offset < to) {
             return Outcome { taken: Taken::Overlaps, ..outcome };
         }
         outcome.taken = Taken::Yes;
+        if data.is_empty() {
+            return outcome;
+        }
         if let Some(tail) = state.tail.as_mut().filter(|tail| Arc::ptr_eq(&tail.file, file)) {
             if tail.offset <= offset && end <= tail.end() {
                 let at = (offset - tail.offset) as usize;
@@ -171,7 +184,8 @@ impl Written {
             }
             if tail.end() == offset && tail.data.len() + data.len() <= WRITE_PART_BYTES {
                 tail.data.extend_from_slice(data);
-                tail.room.merge(room);
+                // It costs no more than its bytes.
+                tail.room.merge(room.split(data.len()).unwrap_or(room));
                 if tail.data.len() == WRITE_PART_BYTES {
                     outcome.parts.extend(state.send_tail());
                 }
@@ -185,11 +199,11 @@ impl Written {
         }
         outcome.parts.extend(state.send_tail());
         if outcome.taken == Taken::Yes {
-            begins(offset);
+            let alone = begins(offset);
             state.last += 1;
             let mut buffer = BytesMut::with_capacity(FIRST_BYTES.max(data.len()));
             buffer.extend_from_slice(data);
-            let tail = Tail { number: state.last, file: Arc::clone(file), offset, data: buffer, room };
+            let tail = Tail { number: state.last, file: Arc::clone(file), offset, data: buffer, alone, room };
             if tail.data.len() < WRITE_PART_BYTES {
                 outcome.begun = Some(tail.number);
             }
@@ -209,8 +223,11 @@ impl Written {
     }
 
     /// A part has been stored, or will not be.
-    pub(super) fn settle(&self, number: u64) {
-        self.state().under_way.remove(&number);
+    pub(super) fn settle(&self, number: u64, offset: u64) {
+        let mut state = self.state();
+        state.under_way.remove(&offset);
+        state.numbers.remove(&number);
+        drop(state);
         self.settled.notify_waiters();
     }
 
@@ -218,7 +235,7 @@ impl Written {
     pub(super) async fn settled(&self, number: u64) {
         loop {
             let settled = self.settled.notified();
-            if self.state().under_way.first_key_value().is_none_or(|(&first, _)| first > number) {
+            if self.state().numbers.first().is_none_or(|&first| first > number) {
                 return;
             }
             settled.await;
@@ -229,9 +246,10 @@ impl Written {
 impl State {
     fn send_tail(&mut self) -> Option<Part> {
         let tail = self.tail.take()?;
-        self.under_way.insert(tail.number, (tail.offset, tail.end()));
-        let Tail { number, file, offset, data, room } = tail;
-        Some(Part { number, file, offset, data: data.freeze(), room })
+        self.under_way.insert(tail.offset, (tail.end(), tail.number));
+        self.numbers.insert(tail.number);
+        let Tail { number, file, offset, data, alone, room } = tail;
+        Some(Part { number, file, offset, data: data.freeze(), alone, room })
     }
 }
 
@@ -251,12 +269,12 @@ mod tests {
     }
 
     fn open() -> Arc<OpenFile> {
-        Arc::new(OpenFile::new(NODE, OFlags::RDWR, Some((1, 1))))
+        Arc::new(OpenFile::new(NODE, OFlags::RDWR, None))
     }
 
     fn write(behind: &Behind, file: &Arc<OpenFile>, offset: u64, data: &[u8]) -> Outcome {
         let room = Arc::clone(&behind.room).try_acquire_many_owned(data.len() as u32).unwrap();
-        behind.begin(NODE).write(file, (offset, data), room, || true, |_| {})
+        behind.begin(NODE).write(file, (offset, data), room, || true, |_| None)
     }
 
     fn bytes(parts: &[Part]) -> Vec<(u64, &[u8])> {
@@ -304,7 +322,7 @@ mod tests {
         assert_eq!(write(&behind, &file, 5, b"1").taken, Taken::Overlaps);
         assert_eq!(write(&behind, &file, 6, b"1").taken, Taken::Yes);
         let written = behind.of(NODE).unwrap();
-        written.settle(crossed.parts[0].number);
+        written.settle(crossed.parts[0].number, 0);
         assert_eq!(write(&behind, &other, 3, b"xyz").taken, Taken::Yes);
     }
 
@@ -323,7 +341,7 @@ mod tests {
         assert_eq!(behind.room.available_permits(), before);
         behind.tidy(NODE);
         assert!(behind.of(NODE).is_some(), "the server has not stored it");
-        behind.of(NODE).unwrap().settle(number);
+        behind.of(NODE).unwrap().settle(number, 0);
         behind.tidy(NODE);
         assert!(behind.of(NODE).is_none());
     }
@@ -351,12 +369,12 @@ mod tests {
             async move { written.settled(last).await }
         });
         tokio::task::yield_now().await;
-        written.settle(second.unwrap().number);
+        written.settle(second.unwrap().number, 10);
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         // What comes later is not waited for.
         write(&behind, &file, 20, b"c");
-        written.settle(first.number);
+        written.settle(first.number, 0);
         waiting.await.unwrap();
     }
 }

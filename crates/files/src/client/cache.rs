@@ -43,6 +43,9 @@ struct Kept {
     /// One's own changes: how many are under way, and the number of the last.
     changing: u32,
     last_change: u64,
+    /// Of these, how many are no parts of what is written behind, and how often one of them has begun or ended.
+    others: u32,
+    turns: u64,
     /// How often this client's user has been told of it, and not forgotten it.
     told: u64,
     /// How often the server has told of it.
@@ -196,6 +199,11 @@ impl Cache {
         (kept.lease.is_some() && is_newest && is_under_it).then_some(kept)
     }
 
+    /// Whether a node has been changed here since a question was asked, or is being changed.
+    pub(super) fn has_changed(&self, turn: Turn, node: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|kept| kept.changing > 0 || kept.last_change > turn.changes)
+    }
+
     /// A node, known or not yet. What was asked before it was known may be older than one's own changes.
     fn kept(&mut self, node: u64) -> &mut Kept {
         let last_change = self.changes;
@@ -290,6 +298,10 @@ impl Cache {
         if data.is_empty() || self.keeps(turn, node).is_none() {
             return;
         }
+        self.put_block(node, place, data);
+    }
+
+    fn put_block(&mut self, node: u64, place: u64, data: Bytes) {
         self.drop_blocks(node, place, place);
         self.uses += 1;
         let used = self.uses;
@@ -399,24 +411,66 @@ impl Cache {
 
     /// A change of one's own begins: of a node, of names in it, of bytes from `first` up to `last`.
     pub(super) fn begin_change(&mut self, change: &OwnChange<'_>) {
-        self.changes += 1;
-        let number = self.changes;
-        let kept = self.kept(change.node);
-        kept.changing += 1;
-        kept.last_change = number;
+        let kept = self.begin_one(change.node);
+        (kept.others, kept.turns) = (kept.others + 1, kept.turns + 1);
         self.drop_changed(change);
     }
 
     /// It has been made, or not.
     pub(super) fn end_change(&mut self, change: &OwnChange<'_>) {
-        self.changes += 1;
-        let number = self.changes;
-        if let Some(kept) = self.nodes.get_mut(&change.node) {
-            kept.changing = kept.changing.saturating_sub(1);
-            kept.last_change = number;
+        if let Some(kept) = self.end_one(change.node) {
+            (kept.others, kept.turns) = (kept.others.saturating_sub(1), kept.turns + 1);
         }
         self.drop_changed(change);
         self.forget_if_unused(change.node);
+    }
+
+    /// A part of what is written behind begins: whether it may be kept afterwards, see [`end_part`](Self::end_part).
+    pub(super) fn begin_part(&mut self, node: u64, from: u64) -> Option<u64> {
+        let kept = self.begin_one(node);
+        let alone = (kept.others == 0).then_some(kept.turns);
+        self.drop_changed(&OwnChange::of_bytes(node, from, from));
+        alone
+    }
+
+    /// It has been stored by the server, or not: then there are no bytes. They are kept if they are a block, the lease under
+    /// which they were written is there still, and nothing else was being changed meanwhile: it may have come first or last.
+    pub(super) fn end_part(
+        &mut self,
+        node: u64,
+        (from, to): (u64, u64),
+        alone: Option<u64>,
+        stored: Option<(u64, &Bytes)>,
+    ) {
+        let turns = self.end_one(node).map(|kept| kept.turns);
+        self.drop_changed(&OwnChange::of_bytes(node, from, to));
+        if let Some((lease, data)) = stored
+            && from.is_multiple_of(BLOCK_BYTES as u64)
+            && data.len() == BLOCK_BYTES
+            && alone.is_some()
+            && alone == turns
+            && self.nodes.get(&node).is_some_and(|kept| kept.lease == Some(lease))
+        {
+            self.put_block(node, from / BLOCK_BYTES as u64, data.clone());
+        }
+        self.forget_if_unused(node);
+    }
+
+    fn begin_one(&mut self, node: u64) -> &mut Kept {
+        self.changes += 1;
+        let number = self.changes;
+        let kept = self.kept(node);
+        kept.changing += 1;
+        kept.last_change = number;
+        kept
+    }
+
+    fn end_one(&mut self, node: u64) -> Option<&mut Kept> {
+        self.changes += 1;
+        let kept = self.nodes.get_mut(&node)?;
+        kept.changing = kept.changing.saturating_sub(1);
+        kept.last_change = self.changes;
+        Some(kept)
     }
 
     fn drop_changed(&mut self, change: &OwnChange<'_>) {
@@ -609,6 +663,45 @@ mod tests {
         cache.forget(NODE, 1);
         assert_eq!((cache.bytes, cache.by_use.len()), (0, 0));
         assert_eq!(cache.take_forgotten(10), [(NODE, 1)]);
+    }
+
+    #[test]
+    fn what_was_written_alone_is_kept_until_it_is_changed_or_shared() {
+        let mut cache = cache();
+        learn(&mut cache, 1, 2 << 20);
+        let data = Bytes::from(vec![1; BLOCK_BYTES]);
+        let write = |cache: &mut Cache, lease, offset: u64| {
+            let alone = cache.begin_part(NODE, offset);
+            cache.end_part(NODE, (offset, offset + data.len() as u64), alone, Some((lease, &data)));
+            learn(cache, 1, 2 << 20);
+        };
+        write(&mut cache, 1, 0);
+        write(&mut cache, 1, BLOCK_BYTES as u64);
+        assert!(cache.block(0, NODE, 0).is_some() && cache.block(0, NODE, 1).is_some());
+        // Written elsewhere in the second.
+        write(&mut cache, 1, BLOCK_BYTES as u64 + 5);
+        assert!(cache.block(0, NODE, 0).is_some() && cache.block(0, NODE, 1).is_none());
+        write(&mut cache, 7, BLOCK_BYTES as u64);
+        assert!(cache.block(0, NODE, 1).is_none(), "by another lease");
+        // Beside a change that may have come first or last.
+        for begins_before in [true, false] {
+            let change = OwnChange::of_bytes(NODE, 5 << 20, 6 << 20);
+            let alone = if begins_before {
+                cache.begin_change(&change);
+                cache.begin_part(NODE, 0)
+            } else {
+                let alone = cache.begin_part(NODE, 0);
+                cache.begin_change(&change);
+                alone
+            };
+            cache.end_change(&change);
+            cache.end_part(NODE, (0, BLOCK_BYTES as u64), alone, Some((1, &data)));
+            learn(&mut cache, 1, 2 << 20);
+            assert!(cache.block(0, NODE, 0).is_none());
+        }
+        cache.broken(grant(1)[0]);
+        write(&mut cache, 1, 0);
+        assert!(cache.block(0, NODE, 0).is_none());
     }
 
     #[test]

@@ -20,9 +20,9 @@ use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, W
 use prost::Message;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
-use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, LISTING_ENTRIES_MAX, RENEW_EVERY};
+use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, LISTING_ENTRIES_MAX, ORDINARY_REQUESTS_MAX, RENEW_EVERY};
 use crate::message::{
     Attach, Attached, Attr, Caller, Create, FileSystem, Forget, Forgotten, GetAttr, GetXattr, Grant, Link,
     ListXattr, Listed, Lookup, Loser, Make, NewTime, Node, Notice, Operation, ReadDir, ReadLink, Remove,
@@ -30,7 +30,8 @@ use crate::message::{
 };
 use behind::Behind;
 use cache::{Cache, Nanos, OwnChange, Turn};
-use open_files::{Coming, OpenFile};
+pub use open_files::HowWritten;
+use open_files::{Coming, Far, OpenFile};
 use transfers::Transfers;
 
 /// The handler of a session about files, at the client: make it, connect with it, then [`Remote::attach`].
@@ -41,6 +42,8 @@ pub struct FilesClient {
     behind: Behind,
     /// Nodes are to be forgotten.
     forgets: Notify,
+    /// Requests that may be under way at a time, but for vital ones.
+    ordinary: Semaphore,
     /// Requests that the server has been asked.
     asked: AtomicU64,
     /// What has been attached with it.
@@ -57,6 +60,7 @@ impl FilesClient {
             cache: Mutex::new(Cache::new(cache_bytes)),
             behind: Behind::new(cache_bytes / 2),
             forgets: Notify::new(),
+            ordinary: Semaphore::new(ORDINARY_REQUESTS_MAX),
             asked: AtomicU64::new(0),
             remote: OnceLock::new(),
         })
@@ -275,7 +279,7 @@ impl Remote {
         while let Some(inner) = remote.upgrade() {
             let sent = now();
             let remote = Self { inner };
-            if remote.call(Renew {}).await.0.is_ok() {
+            if remote.vital_call(Renew {}).await.0.is_ok() {
                 remote.inner.client.cache().renewed(sent, LEASE_TERM);
             }
             if remote.inner.over.load(Ordering::SeqCst) {
@@ -324,6 +328,12 @@ impl Remote {
     }
 
     async fn call<O: Operation>(&self, operation: O) -> (Result<O::Outcome, Errno>, Vec<Grant>) {
+        let _ordinary = self.inner.client.ordinary.acquire().await;
+        self.vital_call(operation).await
+    }
+
+    /// As [`call`](Self::call), of what others may wait for: it finds room however much is being asked.
+    async fn vital_call<O: Operation>(&self, operation: O) -> (Result<O::Outcome, Errno>, Vec<Grant>) {
         self.inner.client.asked.fetch_add(1, Ordering::Relaxed);
         match self.inner.session.request(operation.ask().into_bytes()).await {
             Ok(reply) => Reply::read(reply),
@@ -399,9 +409,11 @@ impl Remote {
         }
         let name = Bytes::copy_from_slice(name);
         let ask = Lookup { parent, name: name.clone() };
+        let mut changed = false;
         let found = self.learn(ask, |cache, turn, found| match found {
             Ok(node) => {
                 cache.tell(node.attr.node);
+                changed = cache.has_changed(turn, node.attr.node);
                 cache.keep_attr(turn, node.attr);
                 cache.keep_name(turn, parent, name, Some(node.attr.node));
             }
@@ -409,8 +421,9 @@ impl Remote {
             Err(_) => {}
         });
         let attr = found.await?.attr;
-        // The server does not know all of it yet.
-        if self.inner.client.behind.of(attr.node).is_some() { self.attr(attr.node).await } else { Ok(attr) }
+        // The server does not know all of it yet, or did not.
+        let is_old = self.inner.client.behind.of(attr.node).is_some() || changed;
+        if is_old { self.attr(attr.node).await } else { Ok(attr) }
     }
 
     /// A listed node is used from now on. It counts: see [`forget`](Self::forget).
@@ -454,6 +467,9 @@ impl Remote {
         let (accessed, modified) = (accessed.map(NewTime::from), modified.map(NewTime::from));
         let ask = SetAttr { node, file, mode, uid, gid, size, accessed, modified, drops_set_id };
         let rights = mode.is_some() || uid.is_some() || gid.is_some();
+        if rights {
+            self.mode_changes(node);
+        }
         let change = OwnChange { bytes: size.map(|size| (size, u64::MAX)), rights, ..OwnChange::of(node) };
         self.change(ask, &[change], |_, _| {}).await
     }
@@ -541,8 +557,9 @@ impl Remote {
             cache.end_change(&change);
         });
         let created = created.await?;
-        let far = Some((created.file, created.exclusive));
-        let file = self.add_file(created.node.attr.node, flags, far);
+        let mode = created.node.attr.mode;
+        let far = Far { file: created.file, exclusive: created.exclusive, mode };
+        let file = self.add_file(created.node.attr.node, flags, Some(far));
         Ok((created.node.attr, file))
     }
 
@@ -588,6 +605,7 @@ impl Remote {
 
     /// Gives a node another name.
     pub async fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
+        self.flush_node(node).await; // its size is told
         let changes = [OwnChange::of_name(parent, name), OwnChange::of(node)];
         let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
         let linked = self.change(ask, &changes, |cache, linked| {
@@ -651,6 +669,8 @@ impl Remote {
         if name.len() + value.len() > INLINE_BYTES_MAX {
             return Err(Errno::TOOBIG);
         }
+        self.flush_node(node).await; // a write takes some attributes away
+        self.mode_changes(node); // and an ACL has a mode in it
         let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
         let change = OwnChange { rights: true, ..OwnChange::of(node) };
         self.change(SetXattr { node, name, value, flags }, &[change], |_, _| {}).await.map(drop)
@@ -666,6 +686,7 @@ impl Remote {
 
     /// Removes an extended attribute.
     pub async fn remove_xattr(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
+        self.flush_node(node).await;
         let change = OwnChange { rights: true, ..OwnChange::of(node) };
         let ask = RemoveXattr { node, name: Bytes::copy_from_slice(name) };
         self.change(ask, &[change], |_, _| {}).await.map(drop)

@@ -2,8 +2,9 @@
 //! writer's back under an exclusive one.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_transport::Extent;
@@ -21,7 +22,7 @@ use crate::limits::{
     WRITE_BEHIND, WRITES_OPEN_MAX,
 };
 use crate::message::{
-    Acquire, Allocate, Close, CopyRange, Grant, Open, Read, Seek, Settle, Sync, Write, object,
+    Acquire, Allocate, Close, CopyRange, Grant, Open, Opened, Read, Seek, Settle, Sync, Write, object,
 };
 
 /// What the client knows of an open file's writes over the lanes.
@@ -46,32 +47,59 @@ pub(super) struct OpenFile {
     exclusive: AtomicU64,
     /// When such a lease was last asked for.
     acquired_at: AtomicU64,
+    /// It cannot lose set-user-id or set-group-id by being written to, as long as that lease is there: it has none.
+    no_set_id: AtomicBool,
     /// What has gone wrong behind the writer's back, and nobody has been told.
     failure: Mutex<Option<Errno>>,
 }
 
+/// What the server has opened: its number, the exclusive lease that came with it, or 0, and its mode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Far {
+    pub(super) file: u64,
+    pub(super) exclusive: u64,
+    pub(super) mode: u32,
+}
+
+impl Far {
+    fn of(opened: &Opened) -> Self {
+        let mode = opened.attr.map_or(SET_ID, |attr| attr.mode);
+        Self { file: opened.file, exclusive: opened.exclusive, mode }
+    }
+}
+
+/// How a write is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HowWritten {
+    /// Its writer may not keep set-user-id and set-group-id.
+    pub drops_set_id: bool,
+    /// Open flags of this write alone (pwritev2(2), fcntl(2)).
+    pub flags: u32,
+}
+
 impl OpenFile {
-    /// `far`: the server's number, and the exclusive lease that came with it, or 0.
-    pub(super) fn new(node: u64, flags: OFlags, far: Option<(u64, u64)>) -> Self {
-        let (far, exclusive) = far.unzip();
+    pub(super) fn new(node: u64, flags: OFlags, far: Option<Far>) -> Self {
         Self {
             node,
             flags,
-            far: tokio::sync::OnceCell::new_with(far),
+            far: tokio::sync::OnceCell::new_with(far.map(|far| far.file)),
             writes: Mutex::default(),
             reading: Mutex::default(),
-            exclusive: exclusive.unwrap_or(0).into(),
+            exclusive: far.map_or(0, |far| far.exclusive).into(),
+            no_set_id: far.is_some_and(|far| far.mode & SET_ID == 0).into(),
             acquired_at: now().into(),
             failure: Mutex::default(),
         }
     }
 
-    /// Whether its user is content with writes that are not at the server.
-    fn is_patient(&self) -> bool {
+    /// Whether its user is content with a write that is not at the server.
+    fn is_patient(&self, how: HowWritten) -> bool {
         let impatient = OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::DIRECT;
-        !self.flags.intersects(impatient)
+        let keeps = !how.drops_set_id || self.no_set_id.load(Ordering::SeqCst);
+        keeps && !(self.flags | OFlags::from_bits_retain(how.flags)).intersects(impatient)
     }
 
+    /// Tells once what has gone wrong.
     fn check(&self) -> Result<(), Errno> {
         lock(&self.failure).take().map_or(Ok(()), Err)
     }
@@ -93,7 +121,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Remote {
-    pub(super) fn add_file(&self, node: u64, flags: OFlags, far: Option<(u64, u64)>) -> u64 {
+    pub(super) fn add_file(&self, node: u64, flags: OFlags, far: Option<Far>) -> u64 {
         let file = OpenFile::new(node, flags, far);
         let number = self.inner.last_file.fetch_add(1, Ordering::Relaxed) + 1;
         lock(&self.inner.files).insert(number, Arc::new(file));
@@ -107,19 +135,18 @@ impl Remote {
     /// The server's number of an open file.
     pub(super) async fn far(&self, file: &OpenFile) -> Result<u64, Errno> {
         // One that is not open there yet is only read.
-        let open = || async { Ok(self.open_far(file.node, file.flags).await?.0) };
+        let open = || async { Ok(self.open_far(file.node, file.flags).await?.file) };
         file.far.get_or_try_init(open).await.copied()
     }
 
-    /// The server's number, and the exclusive lease on it, or 0.
-    async fn open_far(&self, node: u64, flags: OFlags) -> Result<(u64, u64), Errno> {
+    async fn open_far(&self, node: u64, flags: OFlags) -> Result<Far, Errno> {
         self.flush_node(node).await;
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let ask = Open { node, flags: flags.bits() };
         if writes {
             let bytes = flags.contains(OFlags::TRUNC).then_some((0, u64::MAX));
             let opened = self.change(ask, &[OwnChange { bytes, ..OwnChange::of(node) }], |_, _| {}).await?;
-            return Ok((opened.file, opened.exclusive));
+            return Ok(Far::of(&opened));
         }
         let opened = self.learn(ask, |cache, turn, opened| {
             let Ok(opened) = opened else { return };
@@ -131,7 +158,7 @@ impl Remote {
                 }
             }
         });
-        Ok((opened.await?.file, 0))
+        Ok(Far::of(&opened.await?))
     }
 
     /// Opens at the server what is open here alone, of these nodes.
@@ -338,11 +365,12 @@ impl Remote {
 
     /// As [`write`](Self::write), if the bytes only have to be taken; false: they have not been.
     #[must_use]
-    pub fn write_at_once(&self, file: u64, offset: u64, data: &[u8]) -> bool {
+    pub fn write_at_once(&self, file: u64, offset: u64, data: &[u8], how: HowWritten) -> bool {
         let room = Arc::clone(&self.inner.client.behind.room);
         let Ok(room) = room.try_acquire_many_owned(room_of(data)) else { return false };
         let Ok(file) = self.open_file(file) else { return false };
-        lock(&file.failure).is_none() && self.write_behind(&file, offset, data, room) == Taken::Yes
+        let is_well = lock(&file.failure).is_none() && file.is_patient(how);
+        is_well && self.write_behind(&file, offset, data, room) == Taken::Yes
     }
 
     /// Writes, all of it or an error. Where this client has the file to itself, nobody waits for the server; else 1 RTT, and
@@ -350,11 +378,11 @@ impl Remote {
     ///
     /// # Errors
     /// Also of earlier writes to this open file.
-    pub async fn write(&self, file: u64, offset: u64, data: Bytes, drops_set_id: bool) -> Result<(), Errno> {
+    pub async fn write(&self, file: u64, offset: u64, data: Bytes, how: HowWritten) -> Result<(), Errno> {
         let file = self.open_file(file)?;
         file.check()?;
-        let behind = &self.inner.client.behind;
-        while !drops_set_id && file.exclusive.load(Ordering::SeqCst) != 0 && data.len() <= behind.bytes_max {
+        let fits = room_of(&data) as usize <= self.inner.client.behind.bytes_max;
+        while fits && file.is_patient(how) && file.exclusive.load(Ordering::SeqCst) != 0 {
             let Ok(room) = self.room(room_of(&data)).await else { break };
             match self.write_behind(&file, offset, &data, room) {
                 Taken::Yes => return Ok(()),
@@ -369,9 +397,18 @@ impl Remote {
         let bytes = if file.flags.contains(OFlags::APPEND) { (0, u64::MAX) } else { (offset, end) };
         let change = [OwnChange::of_bytes(file.node, bytes.0, bytes.1)];
         let changing = Changing::begin(&self.inner.client, &change);
-        let written = self.write_far(&file, far, offset, data, drops_set_id).await;
+        let mut written = self.write_far(&file, far, offset, data, how.drops_set_id).await;
         drop(changing);
-        self.may_acquire(&file, far);
+        let synced = OFlags::SYNC | OFlags::DSYNC;
+        if written.is_ok()
+            && OFlags::from_bits_retain(how.flags).intersects(synced)
+            && !file.flags.intersects(synced)
+        {
+            written = self.call(Sync { file: far, data_only: true }).await.0.map(drop);
+        }
+        if file.is_patient(HowWritten::default()) {
+            self.may_acquire(&file, far);
+        }
         written
     }
 
@@ -382,11 +419,18 @@ impl Remote {
             return Ok(room);
         }
         for node in behind.nodes() {
-            if let Some(part) = behind.of(node).and_then(|written| written.send_tail(None).0) {
-                self.send(part);
-            }
+            self.send_tail(node, None);
         }
         Arc::clone(&behind.room).acquire_many_owned(bytes).await
+    }
+
+    /// Sends what a file's writers have not, or only if that is the tail of this number.
+    fn send_tail(&self, node: u64, only: Option<u64>) {
+        let behind = &self.inner.client.behind;
+        if let Some(part) = behind.of(node).and_then(|written| written.send_tail(only).0) {
+            self.send(part);
+        }
+        behind.tidy(node);
     }
 
     fn write_behind(
@@ -397,27 +441,24 @@ impl Remote {
         room: OwnedSemaphorePermit,
     ) -> Taken {
         let exclusive = file.exclusive.load(Ordering::SeqCst);
-        if exclusive == 0 || !file.is_patient() || offset.checked_add(data.len() as u64).is_none() {
+        if exclusive == 0 || offset.checked_add(data.len() as u64).is_none() {
             return Taken::NotAlone;
         }
         let (node, client) = (file.node, &self.inner.client);
         let written = client.behind.begin(node);
         let may = || client.cache().holds(now(), node, exclusive);
-        let begins = |from| client.cache().begin_change(&OwnChange::of_bytes(node, from, from));
+        let begins = |from| client.cache().begin_part(node, from);
         let Outcome { taken, parts, begun } = written.write(file, (offset, data), room, may, begins);
         drop(written);
         if !parts.is_empty() {
-            client.cache().set_taken(client.behind.bytes_max - client.behind.room.available_permits());
+            client.cache().set_taken(client.behind.bytes());
         }
         parts.into_iter().for_each(|part| self.send(part));
         if let Some(number) = begun {
             let remote = self.clone();
             self.inner.runtime.spawn(async move {
                 tokio::time::sleep(WRITE_BEHIND).await;
-                let written = remote.inner.client.behind.of(node);
-                if let Some(part) = written.and_then(|written| written.send_tail(Some(number)).0) {
-                    remote.send(part);
-                }
+                remote.send_tail(node, Some(number));
             });
         }
         client.behind.tidy(node);
@@ -431,37 +472,56 @@ impl Remote {
     fn send(&self, part: Part) {
         let remote = self.clone();
         self.inner.runtime.spawn(async move {
-            let Part { number, file, offset, data, room } = part;
+            let Part { number, file, offset, data, alone, room } = part;
             let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
             let sent = async {
                 let _turn = client.behind.turns.acquire().await;
                 let far = remote.far(&file).await?;
-                remote.write_far(&file, far, offset, data, false).await
+                remote.write_far(&file, far, offset, data.clone(), false).await
             };
-            if let Err(errno) = sent.await {
-                lock(&file.failure).get_or_insert(errno);
-            }
+            let sent = sent.await;
             let mut cache = client.cache();
-            cache.end_change(&OwnChange::of_bytes(node, offset, end));
+            let lease = file.exclusive.load(Ordering::SeqCst);
+            cache.end_part(node, (offset, end), alone, sent.is_ok().then_some((lease, &data)));
+            drop((room, data));
+            cache.set_taken(client.behind.bytes());
             client.may_forget(cache);
+            if let Err(errno) = sent {
+                remote.failed(&file, errno);
+            }
             if let Some(written) = client.behind.of(node) {
-                written.settle(number);
+                written.settle(number, offset);
             }
             client.behind.tidy(node);
-            drop(room);
         });
+    }
+
+    /// Some of what was written to an open file is lost: whoever has the same file open for writing is told.
+    fn failed(&self, file: &OpenFile, errno: Errno) {
+        lock(&file.failure).get_or_insert(errno);
+        for other in lock(&self.inner.files).values().filter(|other| other.node == file.node) {
+            lock(&other.failure).get_or_insert(errno);
+        }
+    }
+
+    /// The mode of a file changes: it may have set-user-id or set-group-id to lose from now on.
+    pub(super) fn mode_changes(&self, node: u64) {
+        for file in lock(&self.inner.files).values().filter(|file| file.node == node) {
+            file.no_set_id.store(false, Ordering::SeqCst);
+        }
     }
 
     /// Asks to have a file to itself once more, in the background, now and then.
     fn may_acquire(&self, file: &Arc<OpenFile>, far: u64) {
         let (now, before) = (now(), file.acquired_at.load(Ordering::SeqCst));
-        if !file.is_patient() || now < before + CONTENTION_PAUSE.as_nanos() as u64 {
+        if now < before + CONTENTION_PAUSE.as_nanos() as u64 {
             return;
         }
         file.acquired_at.store(now, Ordering::SeqCst);
         let (remote, file) = (self.clone(), Arc::clone(file));
         self.inner.runtime.spawn(async move {
             if let Ok(acquired) = remote.learn(Acquire { file: far }, |_, _, _| {}).await {
+                file.no_set_id.store(acquired.mode & SET_ID == 0, Ordering::SeqCst);
                 file.exclusive.store(acquired.exclusive, Ordering::SeqCst);
             }
         });
@@ -492,19 +552,30 @@ impl Remote {
         flushing.join_all().await;
     }
 
-    /// Has the server told all that was written here, and closed.
-    pub async fn settle(&self) {
-        self.flush_all(self.inner.client.behind.nodes()).await;
+    /// Has the server told all that was written here, as long as that goes on: `patience` without a byte is the end.
+    /// Bytes that are lost by it.
+    pub async fn settle(&self, patience: Duration) -> usize {
+        let behind = &self.inner.client.behind;
+        let flushing = self.flush_all(behind.nodes());
+        tokio::pin!(flushing);
+        loop {
+            let before = behind.bytes();
+            let over = tokio::time::timeout(patience, &mut flushing).await.is_ok();
+            if over || behind.bytes() >= before {
+                return behind.bytes();
+            }
+        }
     }
 
     /// Has the server told all that was written to a file: it is there for everybody, and on no disk perhaps.
     ///
     /// # Errors
-    /// Of earlier writes to this open file.
+    /// Of earlier writes to this file. They are told again: a process that ends closes what others have open, and does not
+    /// listen.
     pub async fn flush(&self, file: u64) -> Result<(), Errno> {
         let file = self.open_file(file)?;
         self.flush_node(file.node).await;
-        file.check()
+        lock(&file.failure).map_or(Ok(()), Err)
     }
 
     /// Writes at the server.
@@ -518,7 +589,7 @@ impl Remote {
     ) -> Result<(), Errno> {
         let appends = file.flags.contains(OFlags::APPEND);
         if data.len() <= INLINE_BYTES_MAX {
-            return self.call(Write { file: far, offset, data, drops_set_id }).await.0.map(drop);
+            return self.vital_call(Write { file: far, offset, data, drops_set_id }).await.0.map(drop);
         }
         let many_wait = {
             let table = lock(&file.writes);
@@ -531,7 +602,7 @@ impl Remote {
             while at < data.len() {
                 let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
                 let (offset, length) = (offset + at as u64, part.len());
-                self.call(Write { file: far, offset, data: part, drops_set_id }).await.0?;
+                self.vital_call(Write { file: far, offset, data: part, drops_set_id }).await.0?;
                 at += length;
             }
             return Ok(());
@@ -564,14 +635,14 @@ impl Remote {
         let session = &self.inner.session;
         session.lanes().push(Extent { object, offset, length, whole: false }).await;
         if let Some(below) = settle {
-            self.call(Settle { file: far, below, write: None }).await.0?;
+            self.vital_call(Settle { file: far, below, write: None }).await.0?;
         }
         match done.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(Broken::GivenUp)) => {
                 let write = Some(under_way.number);
                 // It says why; if it does not, something is wrong.
-                self.call(Settle { file: far, below: 0, write }).await.0.and(Err(Errno::IO))
+                self.vital_call(Settle { file: far, below: 0, write }).await.0.and(Err(Errno::IO))
             }
             Ok(Err(Broken::SessionOver)) | Err(_) => Err(Errno::IO),
         }
@@ -579,8 +650,10 @@ impl Remote {
 
     /// Makes a file's bytes durable, and all else of it unless `data_only`.
     pub async fn sync(&self, file: u64, data_only: bool) -> Result<(), Errno> {
-        self.flush(file).await?;
-        let file = self.far(&*self.open_file(file)?).await?;
+        let file = self.open_file(file)?;
+        self.flush_node(file.node).await;
+        file.check()?;
+        let file = self.far(&file).await?;
         self.call(Sync { file, data_only }).await.0.map(drop)
     }
 
@@ -592,7 +665,7 @@ impl Remote {
             // What mapped memory has changed may come after the last close(2).
             remote.flush_node(file.node).await;
             if let Err(error) = file.check() {
-                tracing::error!(%error, "what was written to a file is lost: nobody has it open to be told");
+                tracing::error!(%error, "some of what was written to a file could not be stored");
             }
             // It may be about to be opened.
             let far = file.far.get_or_try_init(|| std::future::ready(Err(Errno::BADF))).await;
@@ -613,8 +686,9 @@ impl Remote {
 
     /// The next hole, or the next bytes, from `offset` on.
     pub async fn seek(&self, file: u64, offset: u64, hole: bool) -> Result<u64, Errno> {
-        self.flush(file).await?;
-        let file = self.far(&*self.open_file(file)?).await?;
+        let file = self.open_file(file)?;
+        self.flush_node(file.node).await;
+        let file = self.far(&file).await?;
         Ok(self.call(Seek { file, offset, hole }).await.0?.count)
     }
 
@@ -640,6 +714,9 @@ fn room_of(data: &[u8]) -> u32 {
 }
 
 const ROOM_LEAST: usize = 4096;
+
+/// Set-user-id and set-group-id, in a mode.
+const SET_ID: u32 = 0o6000;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 

@@ -129,17 +129,32 @@ fn two_who_change_a_file_have_it_both() {
 fn who_tells_slowly_is_waited_for_as_long_as_it_goes_on() {
     let mut leases = joined();
     leases.grant(1, F).unwrap();
-    let (open, _) = leases.begin_change(0, 1, [F]);
+    leases.grant(1, G).unwrap();
+    leases.begin_change(0, 1, [F]);
     leases.make_exclusive(0, 1, F).unwrap();
     leases.begin_access(seconds(100), 2, [F]);
+    leases.begin_change(seconds(110), 3, [G]);
     for now in [104, 120, 149] {
-        leases.progress(seconds(now), open);
+        leases.progress(seconds(now), 1);
     }
+    // Also for what waits behind it.
     assert!(leases.may_renew(seconds(153), 1) && leases.to_fence(seconds(178)).is_empty());
     assert!(!leases.may_renew(seconds(155), 1));
     assert_eq!(leases.to_fence(seconds(180)), BTreeSet::from([1]));
+    // But not for ever.
+    leases.progress(seconds(100) + TELLING_MAX.as_nanos() as Nanos, 1);
+    assert_eq!(leases.to_fence(seconds(180)), BTreeSet::from([1]));
     leases.gone(1);
     assert!(leases.unanswered.is_empty());
+}
+
+#[test]
+fn who_has_nothing_to_tell_is_not_waited_for() {
+    let mut leases = joined();
+    leases.grant(1, F).unwrap();
+    leases.begin_change(seconds(100), 2, [F]);
+    leases.progress(seconds(120), 1);
+    assert_eq!(leases.to_fence(seconds(131)), BTreeSet::from([1]));
 }
 
 /// Clients that read under leases, change things, write without telling, answer breaks late, forget, and die, and a

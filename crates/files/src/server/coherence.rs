@@ -245,6 +245,11 @@ impl Coherence {
         self.leases().has_exclusive()
     }
 
+    /// As [`Leases::progress`].
+    pub(super) fn progress(&self, client: Client) {
+        self.leases().progress(self.now(), client);
+    }
+
     /// As [`Leases::make_exclusive`].
     pub(super) fn make_exclusive(&self, client: Client, file: FileId) -> Option<Serial> {
         self.leases().make_exclusive(self.now(), client, file)
@@ -331,12 +336,6 @@ impl Change {
         self.coherence.leases().is_ready(self.id)
     }
 
-    /// As [`Leases::progress`].
-    pub(super) fn progress(&self) {
-        let coherence = &self.coherence;
-        coherence.leases().progress(coherence.now(), self.id);
-    }
-
     /// Waits until it is.
     pub(super) async fn ready(&self) {
         let mut released = self.coherence.released.subscribe();
@@ -347,6 +346,9 @@ impl Change {
 
 impl Drop for Change {
     fn drop(&mut self) {
-        self.coherence.leases().end_change(self.id);
+        let frees = self.coherence.leases().end_change(self.id);
+        if frees {
+            self.coherence.tell_released();
+        }
     }
 }

@@ -386,10 +386,11 @@ impl Pieces for FilesServer {
         let (Some(_open), Ok(file)) = (mounted.gate.enter(), mounted.files.get(file)) else {
             return Stored::Unwanted;
         };
-        if !file.store_piece(write, offset, data) {
-            return Stored::Unwanted;
+        match file.store_piece(write, offset, data) {
+            None => return Stored::Unwanted,
+            Some(true) => {}
+            Some(false) => mounted.coherence.progress(mounted.client),
         }
-        file.progress();
         Stored::Kept
     }
 

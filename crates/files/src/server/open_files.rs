@@ -20,7 +20,7 @@ pub(super) struct OpenFile {
     /// One may write at places of one's own choosing: it is open for writing, and not for appending.
     pub(super) takes_pieces: bool,
     /// It is being changed as long as it is open for writing.
-    pub(super) change: Option<Arc<Change>>,
+    _change: Option<Arc<Change>>,
     writes: Mutex<Writes>,
     written: Condvar,
 }
@@ -52,26 +52,20 @@ enum Claim {
 
 impl OpenFile {
     pub(super) fn new(fd: OwnedFd, node: u64, takes_pieces: bool, change: Option<Arc<Change>>) -> Self {
-        Self { fd, node, takes_pieces, change, writes: Mutex::default(), written: Condvar::new() }
-    }
-
-    /// Some of what its client alone knew has been stored.
-    pub(super) fn progress(&self) {
-        if let Some(change) = &self.change {
-            change.progress();
-        }
+        Self { fd, node, takes_pieces, _change: change, writes: Mutex::default(), written: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writes> {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a piece of write number `write`; false when it, and the rest of that write, is not wanted.
-    pub(super) fn store_piece(&self, write: u32, offset: u64, data: &[u8]) -> bool {
+    /// Stores a piece of write number `write`; `Some(true)`: it has been stored before. `None`: it, and the rest of that
+    /// write, is not wanted.
+    pub(super) fn store_piece(&self, write: u32, offset: u64, data: &[u8]) -> Option<bool> {
         let end = offset.saturating_add(data.len() as u64);
         match self.claim(write, offset, end) {
-            Claim::Known => return true,
-            Claim::Refused => return false,
+            Claim::Known => return Some(true),
+            Claim::Refused => return None,
             Claim::Store => {}
         }
         let result = write_all_at(&self.fd, data, offset);
@@ -85,7 +79,7 @@ impl OpenFile {
         }
         drop(writes);
         self.written.notify_all();
-        result.is_ok()
+        result.is_ok().then_some(false)
     }
 
     fn claim(&self, write: u32, start: u64, end: u64) -> Claim {
@@ -239,15 +233,15 @@ mod tests {
     #[test]
     fn a_piece_that_comes_again_does_not_undo_a_later_write() {
         let (open, file) = open_file(true);
-        assert!(open.store_piece(0, 0, b"old"));
-        assert!(open.store_piece(1, 0, b"new"));
-        assert!(open.store_piece(0, 0, b"old"), "it has been stored: the sender is told so");
+        assert!(open.store_piece(0, 0, b"old").is_some());
+        assert!(open.store_piece(1, 0, b"new").is_some());
+        assert!(open.store_piece(0, 0, b"old").is_some(), "it has been stored: the sender is told so");
         assert_eq!(bytes(&file), b"new");
         // Another part of it is still due.
-        assert!(open.store_piece(0, 3, b"er"));
+        assert!(open.store_piece(0, 3, b"er").is_some());
         assert_eq!(bytes(&file), b"newer");
         open.settle(2, None).unwrap();
-        assert!(open.store_piece(1, 0, b"xxx"));
+        assert!(open.store_piece(1, 0, b"xxx").is_some());
         assert_eq!(bytes(&file), b"newer", "what the client knows to be over is not applied");
     }
 
@@ -255,8 +249,8 @@ mod tests {
     fn a_write_that_fails_says_why() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let open = OpenFile::new(full.into(), 7, true, None);
-        assert!(!open.store_piece(3, 0, b"x"));
-        assert!(!open.store_piece(3, 5, b"x"), "the rest is not wanted");
+        assert_eq!(open.store_piece(3, 0, b"x"), None);
+        assert_eq!(open.store_piece(3, 5, b"x"), None, "the rest is not wanted");
         assert_eq!(open.settle(0, Some(3)), Err(Errno::NOSPC));
         assert_eq!(open.settle(4, Some(3)), Err(Errno::NOSPC));
         assert_eq!(open.settle(4, Some(3)), Ok(()));
@@ -265,18 +259,18 @@ mod tests {
     #[test]
     fn pieces_go_only_where_places_are_the_client_s() {
         let (open, _) = open_file(false);
-        assert!(!open.store_piece(0, 0, b"x"));
+        assert_eq!(open.store_piece(0, 0, b"x"), None);
     }
 
     #[test]
     fn writes_under_way_are_bounded() {
         let (open, _) = open_file(true);
         for write in 0..WRITES_OPEN_MAX as u32 {
-            assert!(open.store_piece(write, 0, b"x"));
+            assert!(open.store_piece(write, 0, b"x").is_some());
         }
-        assert!(!open.store_piece(u32::MAX, 0, b"x"));
+        assert_eq!(open.store_piece(u32::MAX, 0, b"x"), None);
         open.settle(1, None).unwrap();
-        assert!(open.store_piece(u32::MAX, 0, b"x"));
+        assert!(open.store_piece(u32::MAX, 0, b"x").is_some());
     }
 
     #[test]
@@ -287,7 +281,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for write in 0..20 {
-                        assert!(open.store_piece(write, 0, &data));
+                        assert!(open.store_piece(write, 0, &data).is_some());
                         // Over for whoever has been told that it is stored: then this is the newest.
                         file.write_all_at(&[2], write.into()).unwrap();
                     }

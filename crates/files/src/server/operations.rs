@@ -326,10 +326,12 @@ impl Mounted {
         let change = Arc::new(self.coherence.change(self.client, [file_id(&opened)]));
         let file = self.add_file(fd, attr.node, flags, Some(Arc::clone(&change)))?;
         let exclusive = self.exclusive(file_id(&opened), flags);
+        let mode = stat(&self.files.get(file)?.fd)?.stx_mode.into();
+        let attr = Attr { mode, ..attr };
         Ok((Created { node: Node { attr }, file, exclusive }, change))
     }
 
-    /// Makes the lease on a file that has just been opened exclusive: its number; 0: it is not.
+    /// Makes the lease on a file that is being opened exclusive: its number; 0: it is not.
     fn exclusive(&self, file: FileId, flags: OFlags) -> u64 {
         if !may_write(flags) {
             return 0;
@@ -342,7 +344,8 @@ impl Mounted {
         let file = self.files.get(ask.file)?;
         self.grant_node(file.node, grants)?;
         let exclusive = self.coherence.make_exclusive(self.client, self.nodes.file(file.node)?);
-        Ok(Acquired { exclusive: exclusive.unwrap_or(0) })
+        // What it is now it stays, as long as the lease is there.
+        Ok(Acquired { exclusive: exclusive.unwrap_or(0), mode: stat(&file.fd)?.stx_mode.into() })
     }
 
     fn add_file(
@@ -432,6 +435,8 @@ impl Mounted {
         }
         let fd = self.open_node(&*self.nodes.fd(ask.node)?, flags)?;
         self.grant_node(ask.node, grants)?;
+        // What it is from then on.
+        let exclusive = self.exclusive(self.nodes.file(ask.node)?, flags);
         let attr = self.attr(&fd)?;
         let is_read = !flags.contains(OFlags::WRONLY);
         let content = match is_read && attr.size <= INLINE_BYTES_MAX as u64 {
@@ -441,7 +446,6 @@ impl Mounted {
             false => None,
         };
         let file = self.add_file(fd, ask.node, flags, change.filter(|_| may_write(flags)))?;
-        let exclusive = self.exclusive(self.nodes.file(ask.node)?, flags);
         Ok(Opened { file, attr: Some(attr), content, exclusive })
     }
 
@@ -465,7 +469,7 @@ impl Mounted {
         let file = self.files.get(ask.file)?;
         let _open = self.gate.enter().ok_or(Errno::NODEV)?;
         write_all_at(&file.fd, &ask.data, ask.offset)?;
-        file.progress();
+        self.coherence.progress(self.client);
         if ask.drops_set_id {
             self.drop_set_id(&file.fd)?;
         }
@@ -653,6 +657,7 @@ impl Mounted {
     }
 
     pub(super) fn allocate(&self, ask: Allocate) -> Result<Nothing, Errno> {
+        let _open = self.gate.enter().ok_or(Errno::NODEV)?;
         let flags = FallocateFlags::from_bits(ask.mode).ok_or(Errno::OPNOTSUPP)?;
         rustix::fs::fallocate(&self.files.get(ask.file)?.fd, flags, ask.offset, ask.length)?;
         Ok(Nothing {})
@@ -665,6 +670,7 @@ impl Mounted {
     }
 
     pub(super) fn copy_range(&self, ask: CopyRange) -> Result<Count, Errno> {
+        let _open = self.gate.enter().ok_or(Errno::NODEV)?;
         let (from, to) = (self.files.get(ask.from_file)?, self.files.get(ask.to_file)?);
         let (mut at, mut into) = (ask.from, ask.to);
         let length = ask.length.min(COPY_BYTES_MAX) as usize;

@@ -1,5 +1,6 @@
 //! The command line: one module a command.
 
+mod bench;
 mod cp;
 mod emulate;
 mod key;
@@ -28,6 +29,7 @@ enum Command {
     Serve(serve::Serve),
     Key(key::Key),
     Emulate(Box<emulate::Emulate>),
+    Bench(bench::Bench),
     /// Print completions for a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -48,6 +50,7 @@ impl Cli {
             Command::Serve(serve) => serve.run(),
             Command::Key(key) => key.run(),
             Command::Emulate(emulate) => emulate.run(),
+            Command::Bench(bench) => bench.run(),
             Command::Completions { shell } => {
                 let mut text = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "longhaul", &mut text);

@@ -69,6 +69,9 @@ const READY: &str = "mounted";
 /// How often it is looked whether somebody has unmounted.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How long a server that takes nothing of what was written is waited for at the end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// How long files that are still open are waited for.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -135,10 +138,14 @@ impl MountCommand {
         if let Ok(unmounted) = tokio::time::timeout(UNMOUNT_LIMIT, unmounting).await {
             unmounted?.context("cannot unmount")?;
         }
-        // What was written and not closed before the end.
-        let _ = tokio::time::timeout(UNMOUNT_LIMIT, counted.settle()).await; // it is lost, as with a machine that fails
+        // What was written to files that were open until now.
+        let lost_bytes = counted.settle(PATIENCE).await;
+        if lost_bytes > 0 {
+            tracing::error!("{lost_bytes} bytes that were written are not at the server: they are lost");
+        }
         end_session(session, ssh).await;
         match lost {
+            None if lost_bytes > 0 => Ok(ExitCode::from(1)),
             None => Ok(ExitCode::SUCCESS),
             Some(end) => bail!("{host}: {end}; {} is unmounted, mount it again", self.directory.display()),
         }
