@@ -269,7 +269,7 @@ impl Series {
         let mount = self.scratch.join("mount.sh");
         let words: Vec<String> =
             system.command(&self.access, served, at).iter().map(|word| quoted(word)).collect();
-        fs::write(&mount, format!("#!/bin/sh\n{} >/dev/null 2>\"$0.log\" </dev/null\n", words.join(" ")))?;
+        fs::write(&mount, format!("#!/bin/sh\n{} >/dev/null 2>>\"$0.log\" </dev/null\n", words.join(" ")))?;
         // Everything in one shell, which has the mount in its own tree.
         let remount = format!("umount \"$DIR\" && sh {}", quoted(&mount.display().to_string()));
         let mut bench = vec![

@@ -1,8 +1,10 @@
 //! Putting a server's files into the tree of this host, and taking them out.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
 use longhaul_files::Remote;
@@ -121,10 +123,17 @@ impl Mount {
     /// # Errors
     /// When neither this process nor fusermount3 may.
     pub fn unmount(self) -> io::Result<()> {
-        if !self.is_over() {
+        let is_over = self.is_over();
+        // Dropped, it would unmount whatever is mounted there by then: fuser (0.18) takes a connection that is over for one
+        // that is mounted. Nothing but a descriptor is lost.
+        let session = ManuallyDrop::new(self.session);
+        if !is_over {
             detach(&self.at)?;
         }
-        self.session.join()
+        while !session.guard.is_finished() {
+            std::thread::sleep(TICK);
+        }
+        Ok(())
     }
 }
 
@@ -142,6 +151,9 @@ fn detach(at: &Path) -> io::Result<()> {
     }
     Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
+
+/// How often the end is looked for.
+const TICK: Duration = Duration::from_millis(10);
 
 /// Threads that read the kernel's requests.
 const READERS: usize = 2;

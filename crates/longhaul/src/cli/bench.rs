@@ -46,7 +46,7 @@ impl Bench {
   longhaul bench io ~/far --length 8KiB --length 1MiB --size 1GiB --rounds 1
   longhaul bench io far=/mnt/far --remount 'umount \"$DIR\" && mount \"$DIR\"'
 
-Exit codes: 0 all was measured; 1 some runs failed, each is named; 2 it could not begin.")]
+Exit codes: 0 all was measured; 1 some runs failed, each is named; 2 it could not begin, or not mount anew.")]
 struct FileIo {
     /// Directories to measure in, each with a name to show [default: the directory's own]
     #[arg(required = true, value_name = "[NAME=]DIR")]
@@ -106,6 +106,9 @@ const LENGTH_MAX: u64 = 1 << 30;
 /// The file that is written. Nobody's own will have that name.
 const FILE: &str = "longhaul-bench-io.tmp";
 
+/// What is in the directory afterwards is not what was to be measured.
+const REMOUNT_FAILED: &str = "it cannot be mounted anew";
+
 /// Each such page of the file begins with its place and the number of the run that wrote it.
 const PAGE: usize = 4096;
 const STAMP: usize = 16;
@@ -156,6 +159,9 @@ impl FileIo {
                     for pattern in order.into_iter().filter(|pattern| patterns.contains(pattern)) {
                         number += 1;
                         let run = self.measure(directory, pattern, length, round, number);
+                        if run.failure.as_ref().is_some_and(|failure| failure.starts_with(REMOUNT_FAILED)) {
+                            bail!("{}: {}", directory.name, run.failure.unwrap_or_default());
+                        }
                         eprintln!("{}", in_words(&run));
                         place.runs.push(run);
                     }
@@ -233,7 +239,7 @@ impl FileIo {
                 let remount = self.remount.as_deref().context("--remount is missing")?;
                 let status = Command::new("sh").args(["-c", remount]).env("DIR", &directory.path).status()?;
                 if !status.success() {
-                    bail!("--remount ended with {status}");
+                    bail!("{REMOUNT_FAILED}: {status}");
                 }
             }
             Pattern::Overwrite | Pattern::ReadAfterWrite => {
