@@ -182,6 +182,66 @@ fn two_mounts_see_each_others_changes_at_once() {
 }
 
 #[test]
+fn a_directory_can_be_mounted_anew_at_once() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 3ms");
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let _server = stage.serve();
+    fs::create_dir(stage.path("mnt")).unwrap();
+    // The process of the mount before is about to end when the next is made.
+    let again = "for i in $(seq 25); do \
+        \"$0\" mount -i \"$1/client\" --known-hosts \"$1/known_hosts\" longhaul://far/data \"$1/mnt\" </dev/null >&2 || exit 1; \
+        cat \"$1/mnt/f\" || exit 1; umount \"$1/mnt\" || exit 1; done";
+    let mut shell = stage.on(Host::Near, "sh");
+    shell.args(["-c", again, LONGHAUL]).arg(stage.path(""));
+    assert_eq!(stage.run(&mut shell).expect(0).out, "words".repeat(25));
+}
+
+#[test]
+fn who_does_not_want_to_wait_does_not() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 3ms");
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &["--timeout", "2s"]);
+    assert_eq!(fs::read_to_string(mounted.path("f")).unwrap(), "words");
+    let mut file = File::create(mounted.path("new")).unwrap();
+    stage.set_link("--loss 100%");
+    let begun = std::time::Instant::now();
+    file.write_all(b"lost").unwrap();
+    let told = [file.sync_all().unwrap_err(), fs::metadata(mounted.path("other")).unwrap_err()];
+    assert!(told.iter().all(|error| error.raw_os_error() == Some(5)), "{told:?}"); // EIO
+    assert!(begun.elapsed() > std::time::Duration::from_secs(2));
+    stage.set_link("--loss 0%");
+    // The session is there still.
+    fs::write(mounted.path("other"), "words").unwrap();
+    assert_eq!(fs::read_to_string(stage.path("far/other")).unwrap(), "words");
+}
+
+/// As mount(8) does it for a line of fstab.
+#[test]
+fn the_helper_of_mount_mounts() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 3ms");
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let _server = stage.serve();
+    fs::create_dir(stage.path("mnt")).unwrap();
+    let helper = stage.path("mount.longhaul");
+    symlink(LONGHAUL, &helper).unwrap();
+    let script = "\"$0\" longhaul://far/data \"$1/mnt\" -n -o \"ro,_netdev,x-systemd.automount,timeout=20s,\
+        identity=$1/client,known_hosts=$1/known_hosts\" </dev/null >&2 || exit 1; \
+        cat \"$1/mnt/f\"; touch \"$1/mnt/f\" && exit 1; umount \"$1/mnt\"";
+    let mut shell = stage.on(Host::Near, "sh");
+    shell.args(["-c", script]).arg(&helper).arg(stage.path(""));
+    let ended = stage.run(&mut shell).expect(0);
+    assert_eq!(ended.out, "words");
+    assert!(ended.err.contains("Read-only file system"), "{}", ended.err);
+    let mut shell = stage.on(Host::Near, "sh");
+    shell.args(["-c", "\"$0\" longhaul://far/data \"$1/mnt\" -o secret=x"]).arg(&helper).arg(stage.path(""));
+    assert!(stage.run(&mut shell).expect(2).err.contains("no option `secret="));
+}
+
+#[test]
 fn a_read_only_export_cannot_be_changed() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
     let stage = Stage::shared("--rtt 2ms");

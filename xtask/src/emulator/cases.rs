@@ -142,7 +142,8 @@ impl Name {
             Self::Counts => {
                 "At least a million packets from near to far over a link without a rate, by the emulator's own counters. \
                  The target is where 99 % of all counts of independent events lie: one good figure in a hundred is outside. \
-                 One experiment compares these counters with what arrives at the far host's UDP."
+                 Losses, duplicates and order are compared with what the hosts' own kernels count; corruption is none that a \
+                 kernel could find."
             }
             Self::Mathis => {
                 "One stream from near to far, losses only that way, no rate. Expected: 1448 bytes / RTT x sqrt(3/2) / \
@@ -510,6 +511,21 @@ fn count_findings(observed: &Observed, effect: Effect, share: f64) -> Option<Vec
             .wanted(interval),
         Finding::shown("packets", packets as f64).wanted(Target::AtLeast(1e6)),
     ];
+    let hosts = observed.near_sent_segments.zip(observed.far_segments);
+    let by_the_hosts = |what, more: u64, less: u64| {
+        Finding::shown(what, more as f64 - less as f64).beside(found as f64).within(found as f64, 0.01)
+    };
+    match (effect, hosts) {
+        (Effect::Loss, hosts) => {
+            let (sent, arrived) = hosts?;
+            findings.push(by_the_hosts("sent less arrived, by the hosts' TCP", sent, arrived));
+        }
+        (Effect::Duplication, hosts) => {
+            let (sent, arrived) = hosts?;
+            findings.push(by_the_hosts("arrived less sent, by the hosts' TCP", arrived, sent));
+        }
+        _ => {}
+    }
     if effect == Effect::Reordering {
         // As the receiver's kernel sees it.
         let early = observed.far_early_segments? as f64;

@@ -53,7 +53,10 @@ pub(super) struct Observed {
     pub(super) far_datagrams: Option<u64>,
     /// TCP segments that came to it before their turn.
     pub(super) far_early_segments: Option<u64>,
-    /// And how many a second while a load of UDP was looked at.
+    /// TCP segments that the near host has sent, again and again, and that have come to the far one.
+    pub(super) near_sent_segments: Option<u64>,
+    pub(super) far_segments: Option<u64>,
+    /// And how many datagrams a second while a load of UDP was looked at.
     pub(super) far_datagrams_per_second: Option<f64>,
     /// Of the emulator's process.
     pub(super) emulator_cpu_seconds: Option<f64>,
@@ -127,9 +130,10 @@ impl Stage {
     }
 
     /// What the far host's kernel has counted.
-    fn far_counters(&self) -> Option<String> {
+    /// What the kernel of a host counts.
+    fn counters(&self, host: Host) -> Option<String> {
         let words = ["cat".into(), "/proc/net/snmp".into(), "/proc/net/netstat".into()];
-        let output = checked(&mut self.command(Host::Far, &words)).ok()?;
+        let output = checked(&mut self.command(host, &words)).ok()?;
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -152,7 +156,7 @@ impl Stage {
         let emulator_cpu = || daemon.and_then(usage::cpu_seconds);
         let (processors, began) = (Processors::now(), Instant::now());
         let (emulator_before, machine_before) = (emulator_cpu(), usage::machine_seconds());
-        let counters_before = self.far_counters();
+        let before = [Host::Near, Host::Far].map(|host| self.counters(host));
         let clients = self.clients(traffic, directory, &mut observed)?;
         if let Some(pings) = traffic.pings {
             rest(Duration::from_secs_f64(traffic.from.unwrap_or(0.0)))?;
@@ -172,13 +176,17 @@ impl Stage {
         observed.emulator_cpu_seconds = difference(emulator_cpu(), emulator_before);
         observed.machine_cpu_seconds = difference(usage::machine_seconds(), machine_before);
         observed.stolen = processors.and_then(Processors::stolen);
-        let counters = self.far_counters().zip(counters_before);
-        let counted = |read: &dyn Fn(&str) -> Option<u64>| {
-            let (now, then) = counters.as_ref()?;
-            Some(read(now)? - read(then)?)
+        let [near, far] =
+            [(Host::Near, 0), (Host::Far, 1)].map(|(host, at)| (self.counters(host), &before[at]));
+        let counted = |(now, then): &(Option<String>, &Option<String>),
+                       read: &dyn Fn(&str) -> Option<u64>| {
+            Some(read(now.as_ref()?)? - read(then.as_ref()?)?)
         };
-        observed.far_datagrams = counted(&udp_datagrams);
-        observed.far_early_segments = counted(&|text| kernel_counter(text, "TcpExt", "TCPOFOQueue"));
+        let tcp = |name: &'static str| move |text: &str| kernel_counter(text, "Tcp", name);
+        observed.far_datagrams = counted(&far, &udp_datagrams);
+        observed.far_early_segments = counted(&far, &|text| kernel_counter(text, "TcpExt", "TCPOFOQueue"));
+        observed.near_sent_segments = counted(&near, &tcp("OutSegs"));
+        observed.far_segments = counted(&far, &tcp("InSegs"));
         observed.shown = self.shown()?;
         Ok(observed)
     }

@@ -59,7 +59,7 @@ struct Tail {
     data: BytesMut,
     /// What the cache said when it began.
     alone: Option<u64>,
-    room: OwnedSemaphorePermit,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Tail {
@@ -76,7 +76,7 @@ pub(super) struct Part {
     pub(super) offset: u64,
     pub(super) data: Bytes,
     pub(super) alone: Option<u64>,
-    pub(super) room: OwnedSemaphorePermit,
+    pub(super) room: Option<OwnedSemaphorePermit>,
 }
 
 /// What has come of a write.
@@ -152,15 +152,15 @@ impl Written {
     }
 
     /// Takes a write and the room that it has, if it does. `may`: the file is this client's alone; nobody takes it away
-    /// between that and the write being here. `begins`: bytes from a place on begin to be changed;
-    /// what it says goes with the part.
+    /// between that and the write being here. `begins`: bytes from a place on begin to be changed; what it says goes with
+    /// the part.
     pub(super) fn write(
         &self,
         file: &Arc<OpenFile>,
         (offset, data): (u64, &[u8]),
         mut room: OwnedSemaphorePermit,
         may: impl FnOnce() -> bool,
-        begins: impl FnOnce(u64) -> Option<u64>,
+        mut begins: impl FnMut(u64) -> Option<u64>,
     ) -> Outcome {
         let mut state = self.state();
         let mut outcome = Outcome { taken: Taken::NotAlone, parts: Vec::new(), begun: None };
@@ -168,49 +168,50 @@ impl Written {
             return outcome;
         }
         let end = offset + data.len() as u64;
-        let overlaps = |from: u64, to: u64| offset < to && from < end;
         if state.under_way.range(..end).next_back().is_some_and(|(_, &(to, _))| offset < to) {
             return Outcome { taken: Taken::Overlaps, ..outcome };
         }
         outcome.taken = Taken::Yes;
-        if data.is_empty() {
+        if let Some(tail) = state.tail.as_mut()
+            && offset < tail.end()
+            && tail.offset < end
+        {
+            if !Arc::ptr_eq(&tail.file, file) || offset < tail.offset || tail.end() < end {
+                outcome.taken = Taken::Overlaps;
+                outcome.parts.extend(state.send_tail());
+                return outcome;
+            }
+            let at = (offset - tail.offset) as usize;
+            tail.data[at..at + data.len()].copy_from_slice(data);
             return outcome;
         }
-        if let Some(tail) = state.tail.as_mut().filter(|tail| Arc::ptr_eq(&tail.file, file)) {
-            if tail.offset <= offset && end <= tail.end() {
-                let at = (offset - tail.offset) as usize;
-                tail.data[at..at + data.len()].copy_from_slice(data);
-                return outcome;
-            }
-            if tail.end() == offset && tail.data.len() + data.len() <= WRITE_PART_BYTES {
-                tail.data.extend_from_slice(data);
-                // It costs no more than its bytes.
-                tail.room.merge(room.split(data.len()).unwrap_or(room));
-                if tail.data.len() == WRITE_PART_BYTES {
-                    outcome.parts.extend(state.send_tail());
+        // Parts end where blocks do.
+        let (mut at, mut rest) = (offset, data);
+        while !rest.is_empty() {
+            let to_boundary = WRITE_PART_BYTES - (at % WRITE_PART_BYTES as u64) as usize;
+            let (piece, further) = rest.split_at(rest.len().min(to_boundary));
+            let is_next = |tail: &&mut Tail| Arc::ptr_eq(&tail.file, file) && tail.end() == at;
+            match state.tail.as_mut().filter(is_next) {
+                Some(tail) => {
+                    // It costs no more than its bytes.
+                    if let (Some(room), Some(more)) = (&mut tail.room, room.split(piece.len())) {
+                        room.merge(more);
+                    }
+                    tail.data.extend_from_slice(piece);
                 }
-                return outcome;
+                None => {
+                    outcome.parts.extend(state.send_tail());
+                    let of_piece = if further.is_empty() { room.num_permits() } else { piece.len() };
+                    let room = room.split(of_piece);
+                    state.begin(file, at, piece, begins(at), room);
+                    outcome.begun = Some(state.last);
+                }
             }
-            if overlaps(tail.offset, tail.end()) {
-                outcome.taken = Taken::Overlaps;
-            }
-        } else if state.tail.as_ref().is_some_and(|tail| overlaps(tail.offset, tail.end())) {
-            outcome.taken = Taken::Overlaps;
-        }
-        outcome.parts.extend(state.send_tail());
-        if outcome.taken == Taken::Yes {
-            let alone = begins(offset);
-            state.last += 1;
-            let mut buffer = BytesMut::with_capacity(FIRST_BYTES.max(data.len()));
-            buffer.extend_from_slice(data);
-            let tail = Tail { number: state.last, file: Arc::clone(file), offset, data: buffer, alone, room };
-            if tail.data.len() < WRITE_PART_BYTES {
-                outcome.begun = Some(tail.number);
-            }
-            state.tail = Some(tail);
-            if outcome.begun.is_none() {
+            if piece.len() == to_boundary {
                 outcome.parts.extend(state.send_tail());
+                outcome.begun = None;
             }
+            (at, rest) = (at + piece.len() as u64, further);
         }
         outcome
     }
@@ -244,6 +245,20 @@ impl Written {
 }
 
 impl State {
+    fn begin(
+        &mut self,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        piece: &[u8],
+        alone: Option<u64>,
+        room: Option<OwnedSemaphorePermit>,
+    ) {
+        self.last += 1;
+        let mut data = BytesMut::with_capacity(FIRST_BYTES.max(piece.len()));
+        data.extend_from_slice(piece);
+        self.tail = Some(Tail { number: self.last, file: Arc::clone(file), offset, data, alone, room });
+    }
+
     fn send_tail(&mut self) -> Option<Part> {
         let tail = self.tail.take()?;
         self.under_way.insert(tail.offset, (tail.end(), tail.number));
@@ -300,16 +315,29 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_sent_when_it_is_large_enough() {
+    fn parts_end_where_blocks_do() {
         let (behind, file) = (behind(), open());
-        let half = vec![1; WRITE_PART_BYTES / 2];
+        let block = WRITE_PART_BYTES;
+        let half = vec![1; block / 2];
         assert!(write(&behind, &file, 0, &half).parts.is_empty());
         let sent = write(&behind, &file, half.len() as u64, &half);
-        assert_eq!((sent.parts[0].offset, sent.parts[0].data.len()), (0, WRITE_PART_BYTES));
-        let whole = vec![2; WRITE_PART_BYTES + 1];
-        let sent = write(&behind, &file, 5 << 20, &whole);
-        assert_eq!((sent.parts.len(), sent.begun), (1, None));
-        assert!(behind.of(NODE).unwrap().send_tail(None).0.is_none());
+        assert_eq!((sent.parts[0].offset, sent.parts[0].data.len(), sent.begun), (0, block, None));
+        // As the kernel cuts long writes from memory that does not begin with a page.
+        let odd = vec![2; block - 16];
+        let mut parts = Vec::new();
+        for number in 5..9 {
+            let at = 5 * block + (number - 5) * odd.len();
+            parts.extend(write(&behind, &file, at as u64, &odd).parts);
+        }
+        let sizes: Vec<_> =
+            parts.iter().map(|part| (part.offset as usize / block, part.data.len())).collect();
+        assert_eq!(sizes, [(5, block), (6, block), (7, block)]);
+        let (rest, _) = behind.of(NODE).unwrap().send_tail(None);
+        assert_eq!(rest.unwrap().data.len(), block - 4 * 16);
+        // One that is longer than a block, across two boundaries.
+        let sent = write(&behind, &file, 20 * block as u64 - 1, &vec![3; block + 2]);
+        let sizes: Vec<_> = sent.parts.iter().map(|part| part.data.len()).collect();
+        assert_eq!((sizes, sent.begun.is_some()), (vec![1, block], true));
     }
 
     #[test]

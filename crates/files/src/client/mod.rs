@@ -37,6 +37,7 @@ use transfers::Transfers;
 /// The handler of a session about files, at the client: make it, connect with it, then [`Remote::attach`].
 #[derive(Debug)]
 pub struct FilesClient {
+    timeout: Option<Duration>,
     transfers: Transfers,
     cache: Mutex<Cache>,
     behind: Behind,
@@ -52,10 +53,11 @@ pub struct FilesClient {
 
 impl FilesClient {
     /// For one session that keeps at most `cache_bytes` of files, and of these at most half that have been written here
-    /// and are not at the server.
+    /// and are not at the server. What the server has not answered after `timeout` has failed.
     #[must_use]
-    pub fn new(cache_bytes: usize) -> Arc<Self> {
+    pub fn new(cache_bytes: usize, timeout: Option<Duration>) -> Arc<Self> {
         Arc::new(Self {
+            timeout,
             transfers: Transfers::default(),
             cache: Mutex::new(Cache::new(cache_bytes)),
             behind: Behind::new(cache_bytes / 2),
@@ -335,7 +337,9 @@ impl Remote {
     /// As [`call`](Self::call), of what others may wait for: it finds room however much is being asked.
     async fn vital_call<O: Operation>(&self, operation: O) -> (Result<O::Outcome, Errno>, Vec<Grant>) {
         self.inner.client.asked.fetch_add(1, Ordering::Relaxed);
-        match self.inner.session.request(operation.ask().into_bytes()).await {
+        let answer = self.in_time(self.inner.session.request(operation.ask().into_bytes())).await;
+        let Ok(answer) = answer else { return (Err(Errno::IO), Vec::new()) };
+        match answer {
             Ok(reply) => Reply::read(reply),
             Err(error) => {
                 let expected = matches!(error, RequestError::Ended(SessionEnd::Closed));
@@ -345,6 +349,12 @@ impl Remote {
                 (Err(Errno::IO), Vec::new())
             }
         }
+    }
+
+    /// Waits for something of the server's, not longer than its user wants to.
+    async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Result<T, Errno> {
+        let Some(limit) = self.inner.client.timeout else { return Ok(answer.await) };
+        tokio::time::timeout(limit, answer).await.map_err(|_| Errno::IO)
     }
 
     /// Asks, and keeps what may be kept of the answer.

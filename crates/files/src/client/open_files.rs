@@ -353,7 +353,7 @@ impl Remote {
                 content.data.truncate(length as usize);
                 return Ok(content.data);
             }
-            match awaited.bytes(content.on_lanes.into()).await {
+            match self.in_time(awaited.bytes(content.on_lanes.into())).await? {
                 Ok(bytes) => return Ok(bytes.into()),
                 // The file has become shorter meanwhile, most likely.
                 Err(Broken::GivenUp) => {}
@@ -637,7 +637,7 @@ impl Remote {
         if let Some(below) = settle {
             self.vital_call(Settle { file: far, below, write: None }).await.0?;
         }
-        match done.await {
+        match self.in_time(done).await? {
             Ok(Ok(())) => Ok(()),
             Ok(Err(Broken::GivenUp)) => {
                 let write = Some(under_way.number);

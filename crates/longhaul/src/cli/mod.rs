@@ -5,6 +5,7 @@ mod cp;
 mod emulate;
 mod key;
 mod mount;
+pub(crate) mod mount_helper;
 mod reach;
 mod serve;
 mod topology_file;

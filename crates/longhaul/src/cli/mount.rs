@@ -52,6 +52,11 @@ pub(crate) struct MountCommand {
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     cache_mem: Option<u64>,
 
+    /// Let operations fail with EIO that the server has not answered after this time, instead of waiting for it; what was
+    /// written then may be lost, and is told so by fsync and close
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    timeout: Option<Duration>,
+
     #[command(flatten)]
     reach: Reach,
 
@@ -106,7 +111,7 @@ impl MountCommand {
         };
         let far = self.reach.reach(&place).await?;
         let host = far.host.clone();
-        let client = FilesClient::new(self.cache_bytes());
+        let client = FilesClient::new(self.cache_bytes(), self.timeout);
         let (session, ssh) = self.reach.connect(far, FILES, client.clone()).await?;
         let remote = Remote::attach(session.clone(), client, &path).await;
         let remote = remote.map_err(|error| anyhow::anyhow!("{host}: {}", harmless(&error.to_string())))?;
@@ -183,7 +188,9 @@ impl MountCommand {
 /// Runs the same command as a process of its own, and waits until it has mounted.
 fn in_background() -> anyhow::Result<ExitCode> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    command.args(std::env::args_os().skip(1)).args(["--foreground", "--tell-ready"]);
+    let mut words = std::env::args_os().skip(1);
+    // Behind the name of the command: there may be a `--`.
+    command.args(words.next()).args(["--foreground", "--tell-ready"]).args(words);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     // A group of its own: Ctrl-C at the terminal is meant for others.
     let mut child = command.process_group(0).spawn().context("cannot start the program in the background")?;
