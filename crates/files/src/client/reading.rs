@@ -1,7 +1,7 @@
 //! How a file is read: which part is fetched ahead, as bytes are asked for. Pure.
 //!
 //! Whoever reads on where the last read ended is taken to go on so. The window, what is fetched ahead, begins small and
-//! doubles each time the reader has to wait for bytes that are on their way: so it becomes what the path holds, the
+//! grows fourfold each time the reader has to wait for bytes that are on their way: so it becomes what the path holds, the
 //! bandwidth times the round trip and some more, without anybody measuring it.
 
 use std::ops::Range;
@@ -40,8 +40,9 @@ pub(super) enum Plan {
 impl Reading {
     /// Somebody reads `length` bytes, not 0, from `offset` on, of a file of `size` bytes.
     pub(super) fn read(&mut self, offset: u64, length: u64, size: u64) -> Plan {
-        // Several requests of the kernel's may overtake each other.
-        let near = offset <= self.next.saturating_add(BLOCK) && offset.saturating_add(4 * BLOCK) >= self.next;
+        // Several requests of the kernel's may overtake each other: a long read is many.
+        let near =
+            offset <= self.next.saturating_add(4 * BLOCK) && offset.saturating_add(16 * BLOCK) >= self.next;
         let end = offset.saturating_add(length);
         if !near {
             *self = Self { next: end, window: READ_AHEAD_FIRST, asked: 0 };
@@ -61,7 +62,7 @@ impl Reading {
 
     /// The reader has had to wait for bytes on their way; `most`: that may be kept for it.
     pub(super) fn waited(&mut self, most: u64) {
-        self.window = (2 * self.window).min(READ_AHEAD_MAX).min(most).max(READ_AHEAD_FIRST);
+        self.window = (4 * self.window).min(READ_AHEAD_MAX).min(most).max(READ_AHEAD_FIRST);
     }
 }
 
@@ -77,11 +78,11 @@ mod tests {
         assert_eq!(reading.read(0, 100, SIZE), Plan::Blocks(0..5));
         assert_eq!(reading.read(100, 100, SIZE), Plan::Blocks(0..0), "they are on their way");
         reading.waited(SIZE);
-        assert_eq!(reading.read(BLOCK, 100, SIZE), Plan::Blocks(5..10));
+        assert_eq!(reading.read(BLOCK, 100, SIZE), Plan::Blocks(5..18));
         for _ in 0..100 {
             reading.waited(SIZE);
         }
-        assert_eq!(reading.read(BLOCK + 100, 1, SIZE), Plan::Blocks(10..2 + READ_AHEAD_MAX / BLOCK));
+        assert_eq!(reading.read(BLOCK + 100, 1, SIZE), Plan::Blocks(18..2 + READ_AHEAD_MAX / BLOCK));
         // Requests that overtake each other are no jump.
         assert_eq!(reading.read(0, BLOCK, SIZE), Plan::Blocks(0..0));
     }
