@@ -511,20 +511,17 @@ fn count_findings(observed: &Observed, effect: Effect, share: f64) -> Option<Vec
             .wanted(interval),
         Finding::shown("packets", packets as f64).wanted(Target::AtLeast(1e6)),
     ];
-    let hosts = observed.near_sent_segments.zip(observed.far_segments);
-    let by_the_hosts = |what, more: u64, less: u64| {
-        Finding::shown(what, more as f64 - less as f64).beside(found as f64).within(found as f64, 0.01)
+    let by_a_host = |what, count: Option<u64>| {
+        Some(Finding::shown(what, count? as f64).beside(found as f64).within(found as f64, 0.01))
     };
-    match (effect, hosts) {
-        (Effect::Loss, hosts) => {
-            let (sent, arrived) = hosts?;
-            findings.push(by_the_hosts("sent less arrived, by the hosts' TCP", sent, arrived));
+    match effect {
+        Effect::Loss => {
+            findings.push(by_a_host("sent again, by the sender's TCP", observed.near_segments_again)?)
         }
-        (Effect::Duplication, hosts) => {
-            let (sent, arrived) = hosts?;
-            findings.push(by_the_hosts("arrived less sent, by the hosts' TCP", arrived, sent));
+        Effect::Duplication => {
+            findings.push(by_a_host("there already, by the receiver's TCP", observed.far_known_segments)?);
         }
-        _ => {}
+        Effect::Reordering | Effect::Corruption => {}
     }
     if effect == Effect::Reordering {
         // As the receiver's kernel sees it.

@@ -53,9 +53,10 @@ pub(super) struct Observed {
     pub(super) far_datagrams: Option<u64>,
     /// TCP segments that came to it before their turn.
     pub(super) far_early_segments: Option<u64>,
-    /// TCP segments that the near host has sent, again and again, and that have come to the far one.
-    pub(super) near_sent_segments: Option<u64>,
-    pub(super) far_segments: Option<u64>,
+    /// TCP segments that the near host has sent once more.
+    pub(super) near_segments_again: Option<u64>,
+    /// And that came to the far one, which had them (RFC 2883).
+    pub(super) far_known_segments: Option<u64>,
     /// And how many datagrams a second while a load of UDP was looked at.
     pub(super) far_datagrams_per_second: Option<f64>,
     /// Of the emulator's process.
@@ -182,11 +183,11 @@ impl Stage {
                        read: &dyn Fn(&str) -> Option<u64>| {
             Some(read(now.as_ref()?)? - read(then.as_ref()?)?)
         };
-        let tcp = |name: &'static str| move |text: &str| kernel_counter(text, "Tcp", name);
         observed.far_datagrams = counted(&far, &udp_datagrams);
         observed.far_early_segments = counted(&far, &|text| kernel_counter(text, "TcpExt", "TCPOFOQueue"));
-        observed.near_sent_segments = counted(&near, &tcp("OutSegs"));
-        observed.far_segments = counted(&far, &tcp("InSegs"));
+        observed.near_segments_again = counted(&near, &|text| kernel_counter(text, "Tcp", "RetransSegs"));
+        observed.far_known_segments =
+            counted(&far, &|text| kernel_counter(text, "TcpExt", "TCPDSACKOldSent"));
         observed.shown = self.shown()?;
         Ok(observed)
     }
