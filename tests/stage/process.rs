@@ -117,8 +117,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        let ended = self.child.try_wait().ok().flatten();
         let _ = self.child.kill(); // it may have ended
         let _ = self.child.wait();
+        // Why a test failed may be known here alone.
+        if std::thread::panicking() {
+            eprintln!("{} ({ended:?}) said:\n{}", self.err.display(), self.said());
+        }
     }
 }
 

@@ -341,7 +341,7 @@ fn readers_and_writers_on_two_mounts_agree_on_an_order() {
                         let value = if *writes {
                             count += 1;
                             let value = count * 16 + number as u64;
-                            assert!(register.write(value), "a write failed");
+                            assert!(register.write(value), "a write failed, begun after {begin:?}");
                             std::thread::sleep(Duration::from_millis(value % 23)); // readers get to keep something
                             Some(value)
                         } else {

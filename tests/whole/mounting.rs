@@ -352,3 +352,50 @@ fn a_mount_whose_server_is_gone_says_so_and_can_be_taken_out() {
     program.wait().expect(2);
     assert!(open.metadata().is_err(), "and nobody is left waiting");
 }
+
+/// Requests that somebody has waited for, by the mount's own count.
+fn round_trips(mounted: &Mounted<'_>) -> u64 {
+    let mut stats = Command::new(LONGHAUL);
+    stats.args(["stats", "--json"]).arg(mounted.path(""));
+    let said = mounted.stage.run(&mut stats).expect(0).out;
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let waited_for = |name: &str| !["Renew", "Forget", "Close"].contains(&name);
+    let operations = said["operations"].as_array().unwrap().iter();
+    let counted = operations.filter(|operation| waited_for(operation["name"].as_str().unwrap()));
+    counted.map(|operation| operation["count"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn round_trips_are_few() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
+    let far = stage.path("far");
+    fs::create_dir(far.join("many")).unwrap();
+    for number in 0..1000 {
+        fs::write(far.join(format!("many/file-{number:04}.dat")), number.to_string()).unwrap();
+    }
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let trips = |what: &str, most: u64, work: &dyn Fn()| {
+        let before = round_trips(&mounted);
+        work();
+        let trips = round_trips(&mounted) - before;
+        assert!(trips <= most, "{what}: {trips} round trips, not {most}");
+    };
+    let many = mounted.path("many");
+    fs::metadata(&many).unwrap();
+    let list = || {
+        let entries = fs::read_dir(&many).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+        assert_eq!(entries.count(), 1000);
+    };
+    trips("ls -l of 1,000 files", 3, &list);
+    trips("the same again", 0, &list);
+    let small = mounted.path("many/file-0007.dat");
+    let read = || assert_eq!(fs::read_to_string(&small).unwrap(), "7");
+    trips("reading a small file whose name is known", 1, &read);
+    trips("reading it again", 0, &read);
+    let absent = || assert!(fs::metadata(mounted.path("many/absent")).is_err());
+    trips("a name that is not there, in a directory that was listed", 0, &absent);
+    trips("a new file of 4 KiB", 2, &|| fs::write(mounted.path("many/new"), [1; 4096]).unwrap());
+    mounted.program.stop().expect(0);
+}

@@ -34,7 +34,7 @@ pub use attr::{Attr, Kind, Time, Xattr};
 pub use client::{FilesClient, Remote};
 pub use dir::Dir;
 pub use export::{Export, Exports};
-pub use message::{Listed, TOP};
+pub use message::{Listed, Statistics, TOP};
 pub use name::{Name, RelPath, Shown, shown};
 pub use ranges::RangeSet;
 pub use server::FilesServer;

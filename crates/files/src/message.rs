@@ -60,6 +60,9 @@ pub(crate) struct Request {
 
 /// An operation, and the outcome that it has.
 pub(crate) trait Operation {
+    /// In statistics.
+    const NAME: &'static str;
+
     type Outcome: Message + Default + Tells;
 
     fn ask(self) -> Ask;
@@ -115,6 +118,8 @@ macro_rules! operations {
         }
 
         $(impl Operation for $operation {
+            const NAME: &'static str = stringify!($operation);
+
             type Outcome = $outcome;
 
             fn ask(self) -> Ask {
@@ -229,6 +234,75 @@ pub(crate) struct Notice {
     /// To be used no more.
     #[prost(message, repeated, tag = "2")]
     pub(crate) broken_leases: Vec<Grant>,
+}
+
+/// What a client has done since it began. Not for the server: for whoever asks the client's host.
+#[derive(Clone, PartialEq, Message)]
+pub struct Statistics {
+    /// Requests to the server, by operation.
+    #[prost(message, repeated, tag = "1")]
+    pub operations: Vec<OperationStatistics>,
+    /// All of them.
+    #[prost(uint64, tag = "2")]
+    pub asked: u64,
+    /// Questions that were answered under a lease.
+    #[prost(uint64, tag = "3")]
+    pub known: u64,
+    /// Writes that nobody waited for.
+    #[prost(uint64, tag = "4")]
+    pub behind: u64,
+    /// What the kernel has asked for; 0 without one.
+    #[prost(uint64, tag = "5")]
+    pub kernel_requests: u64,
+    /// Bytes that came from the server for readers.
+    #[prost(uint64, tag = "6")]
+    pub received_bytes: u64,
+    /// Bytes of writers that the server has stored.
+    #[prost(uint64, tag = "7")]
+    pub stored_bytes: u64,
+    /// Bytes of files that are kept here now.
+    #[prost(uint64, tag = "8")]
+    pub kept_bytes: u64,
+    /// Bytes that were written here and are not at the server yet.
+    #[prost(uint64, tag = "9")]
+    pub unsent_bytes: u64,
+    /// How long the client may go on to use its leases, in milliseconds; 0: it may not.
+    #[prost(uint64, tag = "10")]
+    pub lease_ms: u64,
+}
+
+impl Statistics {
+    /// As it travels.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        self.encode_to_vec().into()
+    }
+
+    /// `None`: these bytes are something else.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Self::decode(bytes).ok()
+    }
+}
+
+/// An operation.
+#[derive(Clone, PartialEq, Message)]
+pub struct OperationStatistics {
+    /// As in the protocol.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// How often.
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+    /// Times until the answer, in microseconds: half of them are not longer.
+    #[prost(uint64, tag = "3")]
+    pub median_us: u64,
+    /// 99 of 100.
+    #[prost(uint64, tag = "4")]
+    pub p99_us: u64,
+    /// All of them.
+    #[prost(uint64, tag = "5")]
+    pub longest_us: u64,
 }
 
 /// The object on the lanes that is write number `write` of an open file. Its offsets are those in the file.

@@ -22,10 +22,13 @@ use fuser::{
 };
 use longhaul_files::client::{Change, HowWritten, SetTime, User};
 use longhaul_files::message::{Attr, WireTime};
-use longhaul_files::{Listed, Remote};
+use longhaul_files::{Listed, Remote, Statistics, TOP};
 use rustix::fs::{FileType as Kind, OFlags};
 use rustix::io::Errno;
 use tokio::runtime::Handle;
+
+/// The extended attribute of a mount's top that has [`Statistics`], encoded; no file at the server has it.
+pub const STATISTICS: &str = "user.longhaul.statistics";
 
 /// Nothing is known beyond the request that asked.
 const TTL: Duration = Duration::ZERO;
@@ -85,12 +88,14 @@ struct Shared {
     /// Directories that are being read, by the handle that the kernel has.
     listings: Mutex<HashMap<u64, Option<Arc<Vec<Listed>>>>>,
     last_listing: AtomicU64,
+    /// What the kernel has asked for.
+    requests: AtomicU64,
 }
 
 impl Fuse {
     pub(crate) fn new(remote: Remote, ids: Ids, runtime: Handle) -> Self {
-        let (listings, last_listing) = (Mutex::default(), AtomicU64::new(0));
-        let shared = Arc::new(Shared { remote, ids, listings, last_listing });
+        let (listings, last_listing, requests) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Arc::new(Shared { remote, ids, listings, last_listing, requests });
         Self { shared, runtime }
     }
 
@@ -100,8 +105,14 @@ impl Fuse {
         User { uid: ids.uid(request.uid()), gid: ids.gid(request.gid()) }
     }
 
+    /// Counts a request that is answered at once.
+    fn count(&self) {
+        self.shared.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Answers a request in a task of its own.
     fn answer<F: Future<Output = ()> + Send + 'static>(&self, answer: impl FnOnce(Arc<Shared>) -> F) {
+        self.count();
         self.runtime.spawn(answer(Arc::clone(&self.shared)));
     }
 }
@@ -286,6 +297,7 @@ impl Filesystem for Fuse {
     fn getattr(&self, _request: &Request, node: INodeNo, _file: Option<FileHandle>, reply: ReplyAttr) {
         // Not worth a task.
         if let Some(attr) = self.shared.remote.known_attr(node.0) {
+            self.count();
             return self.shared.attr(Ok(attr), reply);
         }
         self.answer(|shared| async move {
@@ -468,6 +480,7 @@ impl Filesystem for Fuse {
         reply: ReplyData,
     ) {
         if let Some(data) = self.shared.remote.read_known(file.0, offset, size) {
+            self.count();
             return reply.data(&data);
         }
         self.answer(|shared| async move {
@@ -496,6 +509,7 @@ impl Filesystem for Fuse {
         let is_mapped = how.contains(WriteFlags::FUSE_WRITE_CACHE);
         let how = HowWritten { drops_set_id, flags: if is_mapped { 0 } else { flags.0 as u32 } };
         if self.shared.remote.write_at_once(file.0, offset, data, how) {
+            self.count();
             return reply.written(length);
         }
         let data = Bytes::copy_from_slice(data);
@@ -650,6 +664,11 @@ impl Filesystem for Fuse {
     }
 
     fn getxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if node.0 == TOP && name.as_bytes() == STATISTICS.as_bytes() {
+            let kernel_requests = self.shared.requests.load(Ordering::Relaxed);
+            let statistics = Statistics { kernel_requests, ..self.shared.remote.statistics() };
+            return xattr(Ok(statistics.to_bytes()), size, reply);
+        }
         let name = name.to_owned();
         self.answer(|shared| async move {
             xattr(shared.remote.xattr(node.0, name.as_bytes()).await, size, reply);

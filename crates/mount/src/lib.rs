@@ -8,4 +8,5 @@
 mod fuse;
 pub mod mount;
 
+pub use fuse::STATISTICS;
 pub use mount::{Mount, MountError, MountOptions};

@@ -199,6 +199,11 @@ impl Cache {
         (kept.lease.is_some() && is_newest && is_under_it).then_some(kept)
     }
 
+    /// Whether the server has told of a node once, and nobody here has heard of it.
+    pub(super) fn is_first_told(&self, node: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|kept| (kept.told_here, kept.told) == (1, 0))
+    }
+
     /// Whether a node has been changed here since a question was asked, or is being changed.
     pub(super) fn has_changed(&self, turn: Turn, node: u64) -> bool {
         self.nodes.get(&node).is_some_and(|kept| kept.changing > 0 || kept.last_change > turn.changes)
@@ -326,6 +331,16 @@ impl Cache {
     pub(super) fn set_taken(&mut self, bytes: usize) {
         self.taken = bytes;
         self.make_room();
+    }
+
+    /// Bytes of files.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How long leases may still be used.
+    pub(super) fn valid_for(&self, now: Nanos) -> Nanos {
+        self.valid_until.saturating_sub(now)
     }
 
     /// Whether the lease of this number is there to be used, whatever is kept under it.

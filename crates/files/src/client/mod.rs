@@ -3,6 +3,7 @@
 
 mod behind;
 mod cache;
+mod metrics;
 mod open_files;
 mod reading;
 mod transfers;
@@ -12,7 +13,7 @@ use std::io::IoSliceMut;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longhaul_transport::session::RequestError;
@@ -26,10 +27,11 @@ use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, LISTING_ENTRIES_MAX, ORDINARY_
 use crate::message::{
     Attach, Attached, Attr, Caller, Create, FileSystem, Forget, Forgotten, GetAttr, GetXattr, Grant, Link,
     ListXattr, Listed, Lookup, Loser, Make, NewTime, Node, Notice, Operation, ReadDir, ReadLink, Remove,
-    RemoveXattr, Rename, Renew, Reply, SetAttr, SetXattr, StatFs, SyncDir, Tells, WireTime,
+    RemoveXattr, Rename, Renew, Reply, SetAttr, SetXattr, StatFs, Statistics, SyncDir, Tells, WireTime,
 };
 use behind::Behind;
 use cache::{Cache, Nanos, OwnChange, Turn};
+use metrics::Metrics;
 pub use open_files::HowWritten;
 use open_files::{Coming, Far, OpenFile};
 use transfers::Transfers;
@@ -47,6 +49,9 @@ pub struct FilesClient {
     ordinary: Semaphore,
     /// Requests that the server has been asked.
     asked: AtomicU64,
+    metrics: Metrics,
+    received_bytes: AtomicU64,
+    stored_bytes: AtomicU64,
     /// What has been attached with it.
     remote: OnceLock<Weak<Inner>>,
 }
@@ -64,6 +69,9 @@ impl FilesClient {
             forgets: Notify::new(),
             ordinary: Semaphore::new(ORDINARY_REQUESTS_MAX),
             asked: AtomicU64::new(0),
+            metrics: Metrics::default(),
+            received_bytes: AtomicU64::new(0),
+            stored_bytes: AtomicU64::new(0),
             remote: OnceLock::new(),
         })
     }
@@ -187,17 +195,6 @@ pub struct Change {
     pub modified: Option<SetTime>,
     /// A new size takes set-user-id and set-group-id away.
     pub drops_set_id: bool,
-}
-
-/// How often the server was asked, and how often that was not needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests to the server.
-    pub asked: u64,
-    /// Questions that were answered without one.
-    pub known: u64,
-    /// Writes that nobody waited for.
-    pub behind: u64,
 }
 
 /// Why there is nothing to use.
@@ -337,7 +334,9 @@ impl Remote {
     /// As [`call`](Self::call), of what others may wait for: it finds room however much is being asked.
     async fn vital_call<O: Operation>(&self, operation: O) -> (Result<O::Outcome, Errno>, Vec<Grant>) {
         self.inner.client.asked.fetch_add(1, Ordering::Relaxed);
+        let begun = Instant::now();
         let answer = self.in_time(self.inner.session.request(operation.ask().into_bytes())).await;
+        self.inner.client.metrics.add(O::NAME, begun.elapsed());
         let Ok(answer) = answer else { return (Err(Errno::IO), Vec::new()) };
         match answer {
             Ok(reply) => Reply::read(reply),
@@ -397,11 +396,25 @@ impl Remote {
 
     /// What has been done so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn statistics(&self) -> Statistics {
         let client = &self.inner.client;
-        let (asked, behind) =
-            (client.asked.load(Ordering::Relaxed), client.behind.taken.load(Ordering::Relaxed));
-        Counts { asked, known: client.cache().hits, behind }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let cache = client.cache();
+        let (known, kept_bytes, lease_ms) =
+            (cache.hits, cache.bytes() as u64, cache.valid_for(now()) / 1_000_000);
+        drop(cache);
+        Statistics {
+            operations: client.metrics.statistics(),
+            asked: count(&client.asked),
+            known,
+            behind: count(&client.behind.taken),
+            kernel_requests: 0,
+            received_bytes: count(&client.received_bytes),
+            stored_bytes: count(&client.stored_bytes),
+            kept_bytes,
+            unsent_bytes: client.behind.bytes() as u64,
+            lease_ms,
+        }
     }
 
     /// What has this name in a directory. It counts: see [`forget`](Self::forget).
@@ -559,12 +572,19 @@ impl Remote {
         let create = Create { parent, name: new_name, mode, flags: flags.bits(), caller: caller.into() };
         let change = [OwnChange::of_name(parent, name)];
         let created = self.change(create, &change, |cache, created| {
-            let node = created.node.attr.node;
-            cache.tell(node);
+            let attr = created.node.attr;
+            // Nothing of what this reply is the first to tell of can have been changed here, or be known by another.
+            let is_new = cache.is_first_told(attr.node);
+            cache.tell(attr.node);
             // It may have been there, and longer.
-            let change = OwnChange::of_bytes(node, 0, u64::MAX);
+            let change = OwnChange::of_bytes(attr.node, 0, u64::MAX);
             cache.begin_change(&change);
             cache.end_change(&change);
+            if is_new {
+                let turn = cache.begin();
+                cache.keep_attr(turn, attr);
+                cache.end(turn);
+            }
         });
         let created = created.await?;
         let mode = created.node.attr.mode;

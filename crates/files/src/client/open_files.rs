@@ -338,8 +338,15 @@ impl Remote {
         Ok(())
     }
 
-    /// Reads at the server. 1 RTT, and the time of the bytes.
     async fn read_far(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
+        let read = self.read_at_server(file, offset, length).await;
+        let bytes = read.as_ref().map_or(0, |data| data.len() as u64);
+        self.inner.client.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+        read
+    }
+
+    /// Reads at the server. 1 RTT, and the time of the bytes.
+    async fn read_at_server(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
         if length as usize <= INLINE_BYTES_MAX {
             let mut data = self.call(Read { file, offset, length, transfer: 0 }).await.0?.data;
             data.truncate(length as usize); // whatever the server says
@@ -578,8 +585,22 @@ impl Remote {
         lock(&file.failure).map_or(Ok(()), Err)
     }
 
-    /// Writes at the server.
     async fn write_far(
+        &self,
+        file: &OpenFile,
+        far: u64,
+        offset: u64,
+        data: Bytes,
+        drops_set_id: bool,
+    ) -> Result<(), Errno> {
+        let bytes = data.len() as u64;
+        self.write_at_server(file, far, offset, data, drops_set_id).await?;
+        self.inner.client.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes at the server.
+    async fn write_at_server(
         &self,
         file: &OpenFile,
         far: u64,

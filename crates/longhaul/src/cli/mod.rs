@@ -8,6 +8,7 @@ mod mount;
 pub(crate) mod mount_helper;
 mod reach;
 mod serve;
+mod stats;
 mod topology_file;
 
 use std::io::{self, Write};
@@ -27,6 +28,7 @@ pub(crate) struct Cli {
 enum Command {
     Cp(Box<cp::Cp>),
     Mount(Box<mount::MountCommand>),
+    Stats(stats::Stats),
     Serve(serve::Serve),
     Key(key::Key),
     Emulate(Box<emulate::Emulate>),
@@ -48,6 +50,7 @@ impl Cli {
         match self.command {
             Command::Cp(cp) => cp.run(),
             Command::Mount(mount) => mount.run(),
+            Command::Stats(stats) => stats.run(),
             Command::Serve(serve) => serve.run(),
             Command::Key(key) => key.run(),
             Command::Emulate(emulate) => emulate.run(),

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use longhaul_files::client::Counts;
 use longhaul_files::limits::CACHE_BYTES;
-use longhaul_files::{FilesClient, Remote};
+use longhaul_files::{FilesClient, Remote, Statistics};
 use longhaul_mount::{Mount, MountOptions};
 
 use super::cp::end_session;
@@ -134,7 +133,7 @@ impl MountCommand {
             () = until_told_to_stop() => None,
             end = session.ended() => Some(end),
         };
-        let Counts { asked, known, behind } = counted.counts();
+        let Statistics { asked, known, behind, .. } = counted.statistics();
         tracing::info!(
             "the server was asked {asked} times, {known} answers were known, {behind} writes were told later"
         );
