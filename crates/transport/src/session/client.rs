@@ -427,7 +427,8 @@ impl Dialer {
                     epoch += 1;
                     match self.link(epoch).await {
                         Ok(link) => break link,
-                        Err(DialError::NoAnswer(_)) if since.elapsed() < OUT_OF_REACH_LIMIT => {
+                        Err(DialError::NoAnswer(reason)) if since.elapsed() < OUT_OF_REACH_LIMIT => {
+                            tracing::debug!(epoch, reason, "no connection yet");
                             tokio::time::sleep(Duration::from_millis(500)).await;
                         }
                         Err(DialError::NoAnswer(_)) => return SessionEnd::OutOfReach(OUT_OF_REACH_LIMIT),
