@@ -25,6 +25,8 @@ mod fidelity;
 mod garbage;
 #[path = "whole/interruption.rs"]
 mod interruption;
+#[path = "whole/locking.rs"]
+mod locking;
 #[path = "whole/mounting.rs"]
 mod mounting;
 #[path = "whole/names.rs"]

@@ -31,6 +31,7 @@ pub(crate) enum Need {
     Netem,
     Ping,
     Ss,
+    Sqlite,
     Sshd,
     /// Extended attributes of users on the scratch disk.
     UserXattrs,
@@ -74,6 +75,7 @@ impl Need {
             )),
             Self::Ping => (!has("ping")).then_some(("ping", "install with apt-get install iputils-ping")),
             Self::Ss => (!has("ss")).then_some(("ss", "install with apt-get install iproute2")),
+            Self::Sqlite => (!has("sqlite3")).then_some(("sqlite3", "install with apt-get install sqlite3")),
             Self::Sshd => (!(Path::new(super::SSHD).exists() && has("ssh") && has("ssh-keygen")))
                 .then_some(("sshd and ssh", "install with apt-get install openssh-server")),
             Self::UserXattrs => (!scratch_takes_xattrs()).then_some((

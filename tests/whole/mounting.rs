@@ -47,9 +47,14 @@ impl<'a> Mounted<'a> {
         self.program.stop().expect(0).err
     }
 
+    /// A path in it, as programs in the tree of the host reach it.
+    pub(crate) fn inside(&self, below: &str) -> PathBuf {
+        self.stage.path(self.name).join(below)
+    }
+
     /// A path in it, as this process reaches it: the host may have a tree of its own.
     pub(crate) fn path(&self, below: &str) -> PathBuf {
-        let here = self.stage.path(self.name).join(below);
+        let here = self.inside(below);
         PathBuf::from(format!("/proc/{}/root{}", self.program.pid(), here.display()))
     }
 }

@@ -11,6 +11,7 @@
 //! | [`access`], [`export`] | the directories a server shows, by name | |
 //! | [`rights`] | acting as a user | |
 //! | [`lease`] | what clients may keep, and when not any more | pure |
+//! | [`locks`] | locks that programs put on files | pure |
 //! | [`ranges`] | sets of bytes | pure |
 //! | [`limits`] | every bound, with its derivation | |
 
@@ -23,6 +24,7 @@ pub mod export;
 pub mod fuzzing;
 pub mod lease;
 pub mod limits;
+pub mod locks;
 pub mod message;
 pub mod name;
 pub mod ranges;

@@ -67,6 +67,16 @@ pub const XATTR_LIST_BYTES_MAX: usize = INLINE_BYTES_MAX;
 /// Leases of a session: one for each node that it may know.
 pub const LEASES_MAX: usize = NODES_MAX;
 
+/// How long a server that has been started again waits for the mounts of the one before: they try every few seconds, each
+/// attempt for 10 s at most.
+pub const GRACE_MAX: Duration = Duration::from_secs(30);
+
+/// Mounts that a server knows after its next start, 33 bytes of a file each.
+pub const MOUNTS_KNOWN_MAX: usize = 64 << 10;
+
+/// Locks of programs that a client may have or wait for, some 100 bytes each.
+pub const LOCKS_MAX: usize = 16 << 10;
+
 /// How long a client uses its leases after it has *sent* the last question whether it may that was answered with yes.
 /// Links are down for seconds now and then; whoever waits for a change behind a dead client waits longer than this.
 pub const LEASE_TERM: Duration = Duration::from_secs(20);

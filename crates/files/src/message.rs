@@ -53,7 +53,7 @@ pub(crate) struct Request {
     #[prost(
         oneof = "Ask",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, \
-                               23, 24, 25, 26, 27, 28, 29"
+                               23, 24, 25, 26, 27, 28, 29, 30, 31"
     )]
     pub(crate) ask: Option<Ask>,
 }
@@ -84,6 +84,7 @@ impl Tells for Opened {}
 impl Tells for Count {}
 impl Tells for Loser {}
 impl Tells for FileSystem {}
+impl Tells for LockState {}
 
 impl Tells for Node {
     fn told(&self) -> Vec<u64> {
@@ -159,6 +160,8 @@ operations! {
     "27" SyncDir -> Nothing,
     "28" Renew -> Nothing,
     "29" Acquire -> Acquired,
+    "30" PutLock -> LockState,
+    "31" StopWaiting -> Nothing,
 }
 
 impl Ask {
@@ -234,6 +237,9 @@ pub(crate) struct Notice {
     /// To be used no more.
     #[prost(message, repeated, tag = "2")]
     pub(crate) broken_leases: Vec<Grant>,
+    /// Those who waited for locks and have them now, by the client's numbers.
+    #[prost(uint64, repeated, tag = "3")]
+    pub(crate) locked: Vec<u64>,
 }
 
 /// What a client has done since it began. Not for the server: for whoever asks the client's host.
@@ -864,6 +870,68 @@ pub(crate) struct SyncDir {
 /// May the leases be used on?
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Renew {}
+
+/// A lock on some bytes of an open file: put there, taken away, or looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct PutLock {
+    #[prost(uint64, tag = "1")]
+    pub(crate) file: u64,
+    /// Whose, by the client's numbers.
+    #[prost(uint64, tag = "2")]
+    pub(crate) owner: u64,
+    /// The client's process.
+    #[prost(uint32, tag = "3")]
+    pub(crate) pid: u32,
+    #[prost(enumeration = "LockWish", tag = "4")]
+    pub(crate) wish: i32,
+    #[prost(uint64, tag = "5")]
+    pub(crate) start: u64,
+    /// The last byte.
+    #[prost(uint64, tag = "6")]
+    pub(crate) last: u64,
+    /// 0: nobody waits for it. Else a number of the client's that is told when it is there.
+    #[prost(uint64, tag = "7")]
+    pub(crate) wait: u64,
+    /// Only whether it could be put there.
+    #[prost(bool, tag = "8")]
+    pub(crate) only_looks: bool,
+}
+
+/// What becomes of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum LockWish {
+    Unlocked = 0,
+    Shared = 1,
+    Exclusive = 2,
+}
+
+/// What has become of a wish for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct LockState {
+    /// It is there, or could be.
+    #[prost(bool, tag = "1")]
+    pub(crate) done: bool,
+    /// It is waited for. Neither: somebody's lock is in the way.
+    #[prost(bool, tag = "2")]
+    pub(crate) waits: bool,
+    /// That one, of another client's process perhaps.
+    #[prost(uint32, tag = "3")]
+    pub(crate) pid: u32,
+    #[prost(bool, tag = "4")]
+    pub(crate) is_exclusive: bool,
+    #[prost(uint64, tag = "5")]
+    pub(crate) start: u64,
+    #[prost(uint64, tag = "6")]
+    pub(crate) last: u64,
+}
+
+/// Nobody waits for a lock any more; `ENOENT`: it has been given.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct StopWaiting {
+    #[prost(uint64, tag = "1")]
+    pub(crate) wait: u64,
+}
 
 #[cfg(test)]
 mod tests {

@@ -18,14 +18,17 @@ use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno as FuseErrno, FileAttr, FileHandle, FileType,
     Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use longhaul_files::client::{Change, HowWritten, SetTime, User};
+use longhaul_files::client::{Change, HowWritten, LockHeld, LockRange, SetTime, User};
+use longhaul_files::locks::LockKind;
 use longhaul_files::message::{Attr, WireTime};
 use longhaul_files::{Listed, Remote, Statistics, TOP};
 use rustix::fs::{FileType as Kind, OFlags};
 use rustix::io::Errno;
 use tokio::runtime::Handle;
+
+use crate::signal::has_signal;
 
 /// The extended attribute of a mount's top that has [`Statistics`], encoded; no file at the server has it.
 pub const STATISTICS: &str = "user.longhaul.statistics";
@@ -253,6 +256,15 @@ fn xattr(result: Result<Bytes, Errno>, size: u32, reply: ReplyXattr) {
     }
 }
 
+/// `None`: no lock.
+fn lock_kind(raw: i32) -> Option<LockKind> {
+    match raw {
+        libc::F_RDLCK => Some(LockKind::Shared),
+        libc::F_WRLCK => Some(LockKind::Exclusive),
+        _ => None,
+    }
+}
+
 fn open_flags(raw: i32) -> OFlags {
     OFlags::from_bits_retain(raw as u32)
 }
@@ -272,6 +284,8 @@ impl Filesystem for Fuse {
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_POSIX_LOCKS,
+            InitFlags::FUSE_FLOCK_LOCKS,
         ] {
             if let Err(missing) = config.add_capabilities(wish) {
                 tracing::debug!(?missing, "this kernel's FUSE cannot do that");
@@ -527,11 +541,65 @@ impl Filesystem for Fuse {
         _request: &Request,
         _node: INodeNo,
         file: FileHandle,
-        _owner: LockOwner,
+        owner: LockOwner,
         reply: ReplyEmpty,
     ) {
         self.answer(|shared| async move {
-            empty(shared.remote.flush(file.0).await, reply);
+            let flushed = shared.remote.flush(file.0).await;
+            shared.remote.unlock_all(file.0, owner.0).await;
+            empty(flushed, reply);
+        });
+    }
+
+    fn getlk(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        last: u64,
+        kind: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let range = LockRange { owner: owner.0, pid, kind: lock_kind(kind), start, last };
+        self.answer(|shared| async move {
+            match shared.remote.lock_in_the_way(file.0, range).await {
+                Ok(None) => reply.locked(start, last, libc::F_UNLCK, 0),
+                Ok(Some(LockHeld { pid, kind, start, last })) => {
+                    let kind = if kind == LockKind::Shared { libc::F_RDLCK } else { libc::F_WRLCK };
+                    reply.locked(start, last, kind, pid);
+                }
+                Err(error) => reply.error(fuse_errno(error)),
+            }
+        });
+    }
+
+    /// Locks of fcntl(2) and of flock(2), which cannot be told apart here: fuser does not pass the flag on.
+    fn setlk(
+        &self,
+        request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        last: u64,
+        kind: i32,
+        pid: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let range = LockRange { owner: owner.0, pid, kind: lock_kind(kind), start, last };
+        let thread = request.pid();
+        self.answer(|shared| async move {
+            let remote = &shared.remote;
+            let put = if waits && range.kind.is_some() {
+                remote.lock_waiting(file.0, range, has_signal(thread)).await
+            } else {
+                remote.lock(file.0, range).await
+            };
+            empty(put, reply);
         });
     }
 

@@ -3,10 +3,12 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `fuse` | FUSE's requests as calls of the [files client](longhaul_files::client) |
+//! | `signal` | whether somebody who waits is to stop |
 //! | [`mount`] | putting it into the tree of this host, and taking it out |
 
 mod fuse;
 pub mod mount;
+mod signal;
 
 pub use fuse::STATISTICS;
 pub use mount::{Mount, MountError, MountOptions};

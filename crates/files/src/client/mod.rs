@@ -3,6 +3,7 @@
 
 mod behind;
 mod cache;
+mod locking;
 mod metrics;
 mod open_files;
 mod reading;
@@ -31,6 +32,8 @@ use crate::message::{
 };
 use behind::Behind;
 use cache::{Cache, Nanos, OwnChange, Turn};
+use locking::Locking;
+pub use locking::{LockHeld, LockRange};
 use metrics::Metrics;
 pub use open_files::HowWritten;
 use open_files::{Coming, Far, OpenFile};
@@ -43,6 +46,7 @@ pub struct FilesClient {
     transfers: Transfers,
     cache: Mutex<Cache>,
     behind: Behind,
+    locking: Locking,
     /// Nodes are to be forgotten.
     forgets: Notify,
     /// Requests that may be under way at a time, but for vital ones.
@@ -66,6 +70,7 @@ impl FilesClient {
             transfers: Transfers::default(),
             cache: Mutex::new(Cache::new(cache_bytes)),
             behind: Behind::new(cache_bytes / 2),
+            locking: Locking::default(),
             forgets: Notify::new(),
             ordinary: Semaphore::new(ORDINARY_REQUESTS_MAX),
             asked: AtomicU64::new(0),
@@ -121,6 +126,7 @@ impl Handler for FilesClient {
         Box::pin(async move {
             if let Ok(notice) = Notice::decode(body) {
                 self.transfers.give_up(notice.broken_transfer);
+                self.locking.granted(&notice.locked);
                 {
                     let mut cache = self.cache();
                     notice.broken_leases.iter().for_each(|broken| cache.broken(*broken));
@@ -140,6 +146,7 @@ impl Handler for FilesClient {
 
     fn ended(&self, _end: &SessionEnd) {
         self.transfers.end();
+        self.locking.end();
     }
 }
 

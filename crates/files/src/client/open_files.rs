@@ -37,7 +37,7 @@ struct Writes {
 /// An open file.
 #[derive(Debug)]
 pub(super) struct OpenFile {
-    node: u64,
+    pub(super) node: u64,
     flags: OFlags,
     /// The server's number; a file that is known already is opened there when that is needed.
     pub(super) far: tokio::sync::OnceCell<u64>,
@@ -680,7 +680,9 @@ impl Remote {
 
     /// Closes an open file; nobody waits for it.
     pub fn close(&self, file: u64) {
-        let Some(file) = lock(&self.inner.files).remove(&file) else { return };
+        let via = file;
+        let Some(file) = lock(&self.inner.files).remove(&via) else { return };
+        self.inner.client.locking.closed(file.node, via);
         let remote = self.clone();
         self.inner.runtime.spawn(async move {
             // What mapped memory has changed may come after the last close(2).

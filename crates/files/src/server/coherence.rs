@@ -1,6 +1,6 @@
 //! Leases at work: breaks are sent, answers waited for, and clients fenced that do not answer.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -12,6 +12,8 @@ use tokio::sync::watch;
 
 use super::watch::{Noticed, Watch};
 use crate::lease::{Break, ChangeId, Client, FileId, Leases, Nanos, Serial};
+use crate::limits::FENCE_AFTER;
+use crate::locks::{Locks, WaitId};
 use crate::message::{Grant, Notice, node_number};
 use crate::name::Name;
 
@@ -19,6 +21,9 @@ use crate::name::Name;
 #[derive(Debug)]
 pub(super) struct Coherence {
     leases: Mutex<Leases>,
+    locks: Mutex<Locks<FileId>>,
+    /// Clients whose locks others have asked for in vain, since that was looked at last.
+    wanted_of: Mutex<BTreeSet<Client>>,
     clients: Mutex<HashMap<Client, Joined>>,
     last_client: AtomicU64,
     origin: Instant,
@@ -61,6 +66,8 @@ struct Joined {
     session: Option<Session>,
     top: FileId,
     gate: Arc<Gate>,
+    /// When it last asked whether it may go on to use its leases.
+    heard_at: Instant,
 }
 
 /// What a client changes it changes with this open; when it has been shut, nothing is being changed any more, and
@@ -95,6 +102,8 @@ impl Coherence {
         });
         let coherence = Arc::new(Self {
             leases: Mutex::default(),
+            locks: Mutex::default(),
+            wanted_of: Mutex::default(),
             clients: Mutex::default(),
             last_client: AtomicU64::new(0),
             origin: Instant::now(),
@@ -183,7 +192,8 @@ impl Coherence {
         let client = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
         let gate = Arc::<Gate>::default();
         self.leases().join(client);
-        self.clients().insert(client, Joined { session, top, gate: Arc::clone(&gate) });
+        self.clients()
+            .insert(client, Joined { session, top, gate: Arc::clone(&gate), heard_at: Instant::now() });
         (client, gate)
     }
 
@@ -192,6 +202,26 @@ impl Coherence {
         self.clients().remove(&client);
         self.leases().gone(client);
         self.tell_released();
+        self.with_locks(|locks| ((), locks.gone(client)));
+    }
+
+    /// Does something with locks; whoever has got his by that is told.
+    pub(super) fn with_locks<T>(&self, deed: impl FnOnce(&mut Locks<FileId>) -> (T, Vec<WaitId>)) -> T {
+        let (result, woken) = deed(&mut lock(&self.locks));
+        let mut of_client = BTreeMap::<Client, Vec<u64>>::new();
+        for (client, number) in woken {
+            of_client.entry(client).or_default().push(number);
+        }
+        for (client, locked) in of_client {
+            let Some(Joined { session: Some(session), .. }) = self.clients().get(&client).cloned() else {
+                continue;
+            };
+            self.runtime.spawn(async move {
+                let notice = Notice { locked, ..Notice::default() };
+                let _ = session.request(notice.encode_to_vec().into()).await; // or the session is over, and so the lock
+            });
+        }
+        result
     }
 
     fn tell_released(&self) {
@@ -211,6 +241,9 @@ impl Coherence {
 
     /// Whether a client may go on to use its leases.
     pub(super) fn may_renew(&self, client: Client) -> bool {
+        if let Some(joined) = self.clients().get_mut(&client) {
+            joined.heard_at = Instant::now();
+        }
         self.leases().may_renew(self.now(), client)
     }
 
@@ -287,7 +320,7 @@ impl Coherence {
             .iter()
             .map(|broken| Grant { node: node_number(broken.file, top), serial: broken.serial })
             .collect();
-        let notice = Notice { broken_transfer: 0, broken_leases };
+        let notice = Notice { broken_leases, ..Notice::default() };
         let coherence = Arc::clone(self);
         self.runtime.spawn(async move {
             // If the session is over, it leaves anyway.
@@ -302,9 +335,25 @@ impl Coherence {
         });
     }
 
+    /// Somebody has wanted a lock that this client has.
+    pub(super) fn wanted_of(&self, client: Client) {
+        lock(&self.wanted_of).insert(client);
+    }
+
+    /// Clients that have locks which others want, and have not been heard of for as long as leases may last.
+    fn silent_in_the_way(&self) -> Vec<Client> {
+        let mut wanted = std::mem::take(&mut *lock(&self.wanted_of));
+        wanted.extend(lock(&self.locks).waited_for());
+        let clients = self.clients();
+        let is_silent = |client: &Client| {
+            clients.get(client).is_some_and(|joined| joined.heard_at.elapsed() > FENCE_AFTER)
+        };
+        wanted.into_iter().filter(is_silent).collect()
+    }
+
     fn fence(self: &Arc<Self>) {
         let late = self.leases().to_fence(self.now());
-        for client in late {
+        for client in late.into_iter().chain(self.silent_in_the_way()) {
             let Some(Joined { session, gate, .. }) = self.clients().remove(&client) else { continue };
             tracing::warn!("a client has not given up what another is to use: its session is ended");
             let coherence = Arc::clone(self);

@@ -7,6 +7,7 @@
 
 mod caller;
 mod coherence;
+mod locking;
 mod nodes;
 mod open_files;
 mod operations;
@@ -353,6 +354,8 @@ fn carry_out(mounted: &Mounted, ask: &Ask, change: Option<Arc<Change>>) -> Step 
         Ask::Seek(ask) => Reply::new(mounted.seek(*ask), grants),
         Ask::CopyRange(ask) => Reply::new(mounted.copy_range(*ask), grants),
         Ask::SyncDir(ask) => Reply::new(mounted.sync_dir(*ask), grants),
+        Ask::PutLock(ask) => Reply::new(mounted.put_lock(*ask), grants),
+        Ask::StopWaiting(ask) => Reply::new(mounted.stop_waiting(*ask), grants),
     };
     Step::Done(reply)
 }
@@ -371,7 +374,7 @@ impl Pieces for FilesServer {
         self.done(extent.object, extent.length);
         // The client still waits for bytes that cannot be read any more; if it does not, it passes this over.
         if let Ok(attachment) = self.attachment() {
-            let notice = Notice { broken_transfer: extent.object, broken_leases: Vec::new() };
+            let notice = Notice { broken_transfer: extent.object, ..Notice::default() };
             let session = attachment.session.clone();
             attachment.runtime.spawn(async move {
                 let _ = session.request(notice.encode_to_vec().into()).await; // or the session is over

@@ -502,6 +502,7 @@ impl Mounted {
 
     pub(super) fn close(&self, ask: Close) -> Result<Nothing, Errno> {
         let file = self.files.remove(ask.file)?;
+        self.close_locks(ask.file, file.node);
         self.nodes.closed(file.node);
         Ok(Nothing {})
     }
