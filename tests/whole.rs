@@ -33,6 +33,8 @@ mod mounting;
 mod names;
 #[path = "whole/outage.rs"]
 mod outage;
+#[path = "whole/restart.rs"]
+mod restart;
 #[path = "whole/selection.rs"]
 mod selection;
 #[path = "whole/source_change.rs"]

@@ -5,7 +5,8 @@ pub(crate) mod needs;
 pub(crate) mod process;
 pub(crate) mod tree;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -146,12 +147,31 @@ impl Stage {
     /// A server of `data` with more arguments, ready for clients.
     pub(crate) fn serve_with(&self, arguments: &[&str]) -> Running {
         let mut command = self.on(Host::Far, LONGHAUL);
-        command.args(["serve", "--listen", LISTEN, "--export"]);
-        command.arg(format!("data={}", self.path("far").display()));
-        command.arg("--authorized-keys").arg(self.path("authorized_keys"));
-        command.arg("--host-key").arg(self.path("host_key")).args(arguments);
+        command.args(self.serve_arguments()).args(arguments);
         let mut server = self.start(&mut command);
         server.wait_to_say("host key");
+        server
+    }
+
+    fn serve_arguments(&self) -> Vec<OsString> {
+        let export = format!("data={}", self.path("far").display());
+        let (keys, host_key) = (self.path("authorized_keys"), self.path("host_key"));
+        let mut arguments: Vec<OsString> =
+            ["serve", "--listen", LISTEN, "--export", &export].map(Into::into).into();
+        arguments.extend(["--authorized-keys".into(), keys.into(), "--host-key".into(), host_key.into()]);
+        arguments
+    }
+
+    /// A server of `data` that is killed and started again on request. To run a program closes what is open here, and
+    /// tells the server: where files on a mount are open, only somebody who has none can start a server that is gone.
+    pub(crate) fn serve_and_restart(&self) -> Restarted {
+        const AGENT: &str = r#""$@" & while read -r signal pause; do kill -"$signal" $!; wait $!; sleep "$pause"; "$@" & done; kill -TERM $!; wait $!"#;
+        let words = std::fs::File::create(self.path("words-of-servers")).unwrap();
+        let mut command = self.on(Host::Far, "sh");
+        command.args(["-c", AGENT, "sh", LONGHAUL]).args(self.serve_arguments());
+        let agent = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(words).spawn().unwrap();
+        let server = Restarted { agent, words: self.path("words-of-servers") };
+        process::wait_for("a server", process::LIMIT, || server.said().contains("host key").then_some(()));
         server
     }
 
@@ -210,6 +230,34 @@ impl Stage {
             assert!(!copy.has_ended(), "the copy was over too early; it said:\n{}", copy.said());
             (self.carried(way).bytes - before.bytes >= bytes).then_some(())
         });
+    }
+}
+
+/// See [`Stage::serve_and_restart`].
+pub(crate) struct Restarted {
+    agent: std::process::Child,
+    words: PathBuf,
+}
+
+impl Restarted {
+    /// Ends the server with a signal, and starts another after some seconds.
+    pub(crate) fn restart(&self, signal: &str, pause: f64) {
+        writeln!(self.agent.stdin.as_ref().unwrap(), "{signal} {pause}").unwrap();
+    }
+
+    /// What all of them have said.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(&self.words).unwrap_or_default()
+    }
+}
+
+impl Drop for Restarted {
+    fn drop(&mut self) {
+        drop(self.agent.stdin.take());
+        let _ = self.agent.wait();
+        if std::thread::panicking() {
+            eprintln!("the servers said:\n{}", self.said());
+        }
     }
 }
 

@@ -342,22 +342,6 @@ fn holes_and_copies_are_made_at_the_server() {
     mounted.program.stop().expect(0);
 }
 
-#[test]
-fn a_mount_whose_server_is_gone_says_so_and_can_be_taken_out() {
-    require!(Need::Emulator, Need::Root, Need::Fuse);
-    let stage = Stage::shared("--rtt 2ms");
-    let server = stage.serve();
-    fs::write(stage.path("far/f"), "words").unwrap();
-    let mounted = Mounted::new(&stage, "mnt", &[]);
-    let open = File::open(mounted.path("f")).unwrap();
-    // In order: the client is told.
-    server.stop().expect(0);
-    let mut program = mounted.program;
-    program.wait_to_say("closed by the peer");
-    program.wait().expect(2);
-    assert!(open.metadata().is_err(), "and nobody is left waiting");
-}
-
 /// Requests that somebody has waited for, by the mount's own count.
 fn round_trips(mounted: &Mounted<'_>) -> u64 {
     let mut stats = Command::new(LONGHAUL);

@@ -196,6 +196,12 @@ impl<F: Copy + Eq + Hash> Locks<F> {
         woken
     }
 
+    /// All locks that anybody has.
+    #[must_use]
+    pub fn all(&self) -> Vec<(F, Lock)> {
+        self.held.iter().flat_map(|(file, held)| held.iter().map(|lock| (*file, *lock))).collect()
+    }
+
     /// Clients whose locks somebody waits for.
     #[must_use]
     pub fn waited_for(&self) -> BTreeSet<Client> {

@@ -53,7 +53,7 @@ pub(crate) struct Request {
     #[prost(
         oneof = "Ask",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, \
-                               23, 24, 25, 26, 27, 28, 29, 30, 31"
+                               23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33"
     )]
     pub(crate) ask: Option<Ask>,
 }
@@ -85,6 +85,7 @@ impl Tells for Count {}
 impl Tells for Loser {}
 impl Tells for FileSystem {}
 impl Tells for LockState {}
+impl Tells for Reclaimed {}
 
 impl Tells for Node {
     fn told(&self) -> Vec<u64> {
@@ -162,6 +163,8 @@ operations! {
     "29" Acquire -> Acquired,
     "30" PutLock -> LockState,
     "31" StopWaiting -> Nothing,
+    "32" Reclaim -> Reclaimed,
+    "33" EndReclaim -> Nothing,
 }
 
 impl Ask {
@@ -329,6 +332,9 @@ pub(crate) struct Nothing {}
 pub(crate) struct Attach {
     #[prost(bytes = "bytes", tag = "1")]
     pub(crate) path: Bytes,
+    /// 16 bytes that this client has chosen at random, the same in each of its sessions; none: it does not come again.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) mount: Bytes,
 }
 
 /// What a session is attached to, or why it is not.
@@ -346,7 +352,45 @@ pub(crate) struct Attached {
     /// The user that the server acts as.
     #[prost(message, required, tag = "4")]
     pub(crate) user: Caller,
+    /// What the client had to itself in a session before, and its locks, nobody else has seen or taken since.
+    #[prost(bool, tag = "5")]
+    pub(crate) may_reclaim: bool,
+    /// This start of the server's machine: what was not synced before another is lost.
+    #[prost(string, tag = "6")]
+    pub(crate) boot: String,
 }
+
+/// Nodes that a client knows from a session before. Those above come before those below.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Reclaim {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) nodes: Vec<Place>,
+}
+
+/// Where a node was found last.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Place {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) parent: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(crate) name: Bytes,
+    /// How often it counts.
+    #[prost(uint64, tag = "4")]
+    pub(crate) times: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Reclaimed {
+    /// These are not there any more.
+    #[prost(uint64, repeated, tag = "1")]
+    pub(crate) lost: Vec<u64>,
+}
+
+/// A client has taken back what it had.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct EndReclaim {}
 
 /// A time to the nanosecond.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -548,14 +592,15 @@ pub(crate) struct Create {
     pub(crate) flags: u32,
     #[prost(message, required, tag = "5")]
     pub(crate) caller: Caller,
+    /// See [`Open`].
+    #[prost(uint64, tag = "6")]
+    pub(crate) file: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Created {
     #[prost(message, required, tag = "1")]
     pub(crate) node: Node,
-    #[prost(uint64, tag = "2")]
-    pub(crate) file: u64,
     /// See [`Acquired`].
     #[prost(uint64, tag = "3")]
     pub(crate) exclusive: u64,
@@ -595,6 +640,9 @@ pub(crate) struct Remove {
 pub(crate) struct Loser {
     #[prost(uint64, tag = "1")]
     pub(crate) node: u64,
+    /// The node that has got another; 0: none has.
+    #[prost(uint64, tag = "2")]
+    pub(crate) moved: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -630,12 +678,16 @@ pub(crate) struct Open {
     /// As in open(2).
     #[prost(uint32, tag = "2")]
     pub(crate) flags: u32,
+    /// The client's number for the open file, by which it uses it: the same in each of its sessions.
+    #[prost(uint64, tag = "3")]
+    pub(crate) file: u64,
+    /// It was open in a session before.
+    #[prost(bool, tag = "4")]
+    pub(crate) reclaims: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Opened {
-    #[prost(uint64, tag = "1")]
-    pub(crate) file: u64,
     /// As it was opened.
     #[prost(message, optional, tag = "2")]
     pub(crate) attr: Option<Attr>,
@@ -895,6 +947,9 @@ pub(crate) struct PutLock {
     /// Only whether it could be put there.
     #[prost(bool, tag = "8")]
     pub(crate) only_looks: bool,
+    /// It was there in a session before.
+    #[prost(bool, tag = "9")]
+    pub(crate) reclaims: bool,
 }
 
 /// What becomes of a range.

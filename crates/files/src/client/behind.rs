@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn open() -> Arc<OpenFile> {
-        Arc::new(OpenFile::new(NODE, OFlags::RDWR, None))
+        Arc::new(OpenFile::new(1, NODE, OFlags::RDWR, None))
     }
 
     fn write(behind: &Behind, file: &Arc<OpenFile>, offset: u64, data: &[u8]) -> Outcome {

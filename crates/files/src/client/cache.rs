@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::limits::{BLOCK_BYTES, BREAKS_KNOWN_MAX};
-use crate::message::{Attr, Grant, Listed, TOP};
+use crate::message::{Attr, Grant, Listed, Place, TOP};
 
 /// Nanoseconds since an origin of the caller's choosing, also while the machine sleeps.
 pub(super) type Nanos = u64;
@@ -50,6 +50,8 @@ struct Kept {
     told: u64,
     /// How often the server has told of it.
     told_here: u64,
+    /// Where it was found last: in this directory, by this name.
+    place: Option<(u64, Bytes)>,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,8 @@ pub(super) struct Cache {
     /// Questions under way.
     turns: BTreeSet<u64>,
     last_turn: u64,
+    /// Questions up to this one were asked in a session that is over.
+    void: u64,
     changes: u64,
     /// Leases that were broken, for as long as questions are under way that were asked before: with the number of the
     /// next question.
@@ -91,6 +95,7 @@ impl Cache {
             nodes: HashMap::from([(TOP, Kept::default())]),
             turns: BTreeSet::new(),
             last_turn: 0,
+            void: 0,
             changes: 0,
             broken: BTreeMap::new(),
             valid_until: 0,
@@ -174,8 +179,73 @@ impl Cache {
         }
     }
 
+    /// The session is over, and all leases with it. Nodes stay, to be told to the next server.
+    pub(super) fn session_lost(&mut self) {
+        (self.void, self.valid_until) = (self.last_turn, 0);
+        self.broken.clear();
+        let nodes: Vec<u64> = self.nodes.keys().copied().collect();
+        for node in nodes {
+            self.drop_all(node);
+            if let Some(kept) = self.nodes.get_mut(&node) {
+                kept.lease = None;
+            }
+        }
+        self.to_forget.clear(); // nobody knows them any more
+    }
+
+    /// All nodes that a server has told of, each with where it was found last, those above before those below: by how far
+    /// they are from the top.
+    pub(super) fn places(&self) -> Vec<Vec<Place>> {
+        let mut depths = HashMap::from([(TOP, 0_usize)]);
+        let mut levels: Vec<Vec<Place>> = Vec::new();
+        for &node in self.nodes.keys() {
+            // Up to the first whose depth is known, and back.
+            let mut way = Vec::new();
+            let mut at = node;
+            let depth = loop {
+                if let Some(&depth) = depths.get(&at) {
+                    break depth;
+                }
+                match self.nodes.get(&at).and_then(|kept| kept.place.as_ref()) {
+                    Some((parent, _)) if way.len() <= self.nodes.len() => {
+                        way.push(at);
+                        at = *parent;
+                    }
+                    // Nobody knows where it is; or names have been moved about until they made a ring.
+                    _ => break usize::MAX,
+                }
+            };
+            for (step, node) in way.into_iter().rev().enumerate() {
+                depths.insert(node, depth.saturating_add(step + 1));
+            }
+        }
+        for (&node, kept) in &self.nodes {
+            let depth = depths.get(&node).copied().filter(|depth| (1..usize::MAX).contains(depth));
+            if let (Some(depth), Some((parent, name))) = (depth, &kept.place)
+                && kept.told_here > 0
+            {
+                levels.resize_with(levels.len().max(depth), Vec::new);
+                let (parent, name, times) = (*parent, name.clone(), kept.told_here);
+                levels[depth - 1].push(Place { node, parent, name, times });
+            }
+        }
+        levels
+    }
+
+    /// A node is found there now.
+    pub(super) fn found_at(&mut self, node: u64, parent: u64, name: Bytes) {
+        if node != TOP
+            && let Some(kept) = self.nodes.get_mut(&node)
+        {
+            kept.place = Some((parent, name));
+        }
+    }
+
     /// Takes the leases of an answer.
     pub(super) fn granted(&mut self, turn: Turn, grants: &[Grant]) {
+        if turn.number <= self.void {
+            return;
+        }
         for &Grant { node, serial } in grants {
             let gone = self
                 .broken
@@ -717,6 +787,35 @@ mod tests {
         cache.broken(grant(1)[0]);
         write(&mut cache, 1, 0);
         assert!(cache.block(0, NODE, 0).is_none());
+    }
+
+    #[test]
+    fn nothing_is_known_when_the_session_is_over_but_where_nodes_are() {
+        let mut cache = cache();
+        learn(&mut cache, 1, 5);
+        let (under_way, name) = (cache.begin(), Bytes::from_static(b"n"));
+        cache.keep_block(under_way, NODE, 0, Bytes::from_static(b"bytes"));
+        let chain = [(NODE, TOP), (8, NODE), (9, 8), (10, 11), (11, 10), (12, 99)];
+        for (node, parent) in chain {
+            cache.told(node);
+            cache.found_at(node, parent, name.clone());
+        }
+        cache.told(13); // nobody knows where it is
+        cache.session_lost();
+        assert_eq!((cache.attr(0, NODE), cache.bytes()), (None, 0));
+        cache.renewed(0, TERM);
+        // An answer of the session before.
+        cache.granted(under_way, &grant(1));
+        cache.keep_attr(under_way, attr(NODE, 5));
+        assert_eq!(cache.attr(0, NODE), None);
+        let places = cache.places();
+        let nodes: Vec<Vec<_>> = places
+            .iter()
+            .map(|level| level.iter().map(|place| (place.node, place.times)).collect())
+            .collect();
+        assert_eq!(nodes, [vec![(NODE, 2)], vec![(8, 1)], vec![(9, 1)]]);
+        learn(&mut cache, 1, 5);
+        assert!(cache.attr(0, NODE).is_some(), "the next server's leases are good");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
+use super::resume::Present;
 use super::{Remote, lock};
 use crate::locks::{Lock, LockKind, Locks, Owner};
 use crate::message::{LockState, LockWish, PutLock, StopWaiting};
@@ -75,7 +76,17 @@ impl Locking {
         lock(&self.held).has_any(node, Owner { client: HERE, number: owner })
     }
 
-    fn note(&self, node: u64, via: u64, range: LockRange) {
+    /// All that this client's programs have: of which node, what, and by way of which open file.
+    pub(super) fn all(&self) -> Vec<(u64, LockRange, u64)> {
+        let all = lock(&self.held).all();
+        let range = |lock: &Lock| {
+            let Lock { owner, pid, kind, start, last, .. } = *lock;
+            LockRange { owner: owner.number, pid, kind: Some(kind), start, last }
+        };
+        all.iter().map(|(node, lock)| (*node, range(lock), lock.via)).collect()
+    }
+
+    pub(super) fn note(&self, node: u64, via: u64, range: LockRange) {
         let LockRange { owner, pid, kind, start, last } = range;
         let owner = Owner { client: HERE, number: owner };
         let mut held = lock(&self.held);
@@ -94,6 +105,16 @@ impl Locking {
 /// There is only one client here.
 const HERE: u64 = 0;
 
+pub(super) fn put(range: &LockRange, file: u64, wait: u64, only_looks: bool) -> PutLock {
+    let wish = match range.kind {
+        None => LockWish::Unlocked,
+        Some(LockKind::Shared) => LockWish::Shared,
+        Some(LockKind::Exclusive) => LockWish::Exclusive,
+    };
+    let LockRange { owner, pid, start, last, .. } = *range;
+    PutLock { file, owner, pid, wish: wish.into(), start, last, wait, only_looks, reclaims: false }
+}
+
 impl Remote {
     async fn put_lock(
         &self,
@@ -102,16 +123,8 @@ impl Remote {
         wait: u64,
         looks: bool,
     ) -> Result<LockState, Errno> {
-        let file = self.open_file(file)?;
-        let wish = match range.kind {
-            None => LockWish::Unlocked,
-            Some(LockKind::Shared) => LockWish::Shared,
-            Some(LockKind::Exclusive) => LockWish::Exclusive,
-        };
-        let LockRange { owner, pid, start, last, .. } = range;
-        let wish = wish.into();
-        let file = self.far(&file).await?;
-        self.call(PutLock { file, owner, pid, wish, start, last, wait, only_looks: looks }).await.0
+        let file = self.far(&*self.open_file(file)?).await?;
+        self.call(put(&range, file, wait, looks)).await.0
     }
 
     /// Puts a lock on a range of an open file, or takes it away, as fcntl(2) with `F_SETLK`. 1 RTT.
@@ -139,29 +152,39 @@ impl Remote {
     ) -> Result<(), Errno> {
         let node = self.open_file(file)?.node;
         let locking = &self.inner.client.locking;
-        let (number, mut granted) = locking.begin();
-        let state = self.put_lock(file, range, number, false).await;
-        let waits = state.as_ref().is_ok_and(|state| state.waits);
-        if waits {
-            let has_it = tokio::select! {
-                has_it = &mut granted => has_it.map_err(|_| Errno::IO),
-                () = interrupted => match self.call(StopWaiting { wait: number }).await.0 {
-                    Ok(_) => Err(Errno::INTR),
-                    // Too late: it is on its way.
-                    Err(Errno::NOENT) => granted.await.map_err(|_| Errno::IO),
-                    Err(error) => Err(error),
-                },
+        tokio::pin!(interrupted);
+        loop {
+            let (number, mut granted) = locking.begin();
+            let state = self.put_lock(file, range, number, false).await;
+            let mut end = match &state {
+                Ok(LockState { done: true, .. }) => Some(Ok(())),
+                Ok(LockState { waits: true, .. }) => None,
+                Ok(_) => Some(Err(Errno::AGAIN)),
+                Err(error) => Some(Err(*error)),
             };
+            if end.is_none() {
+                // `None` again: the session is over, and who waited in it is not known in the next.
+                end = tokio::select! {
+                    has_it = &mut granted => has_it.ok().map(Ok),
+                    () = &mut interrupted => match self.call(StopWaiting { wait: number }).await.0 {
+                        // Too late: it is on its way, or was lost with a session.
+                        Err(Errno::NOENT) => granted.await.ok().map(Ok),
+                        Ok(_) => Some(Err(Errno::INTR)),
+                        Err(error) => Some(Err(error)),
+                    },
+                };
+            }
             lock(&locking.waiting).1.remove(&number);
-            has_it?;
-        } else {
-            lock(&locking.waiting).1.remove(&number);
-            if !state?.done {
-                return Err(Errno::AGAIN);
+            match end {
+                Some(Ok(())) => {
+                    locking.note(node, file, range);
+                    return Ok(());
+                }
+                Some(Err(error)) => return Err(error),
+                None if matches!(*self.inner.present.borrow(), Present::Over(_)) => return Err(Errno::IO),
+                None => {}
             }
         }
-        locking.note(node, file, range);
-        Ok(())
     }
 
     /// Somebody's lock that is in the way of this one; as `F_GETLK`.

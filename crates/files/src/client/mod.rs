@@ -7,28 +7,29 @@ mod locking;
 mod metrics;
 mod open_files;
 mod reading;
+mod resume;
 mod transfers;
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longhaul_transport::session::RequestError;
-use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
+use longhaul_transport::{Extent, Handler, Pieces, Session, Stored, Withdrawn};
 use prost::Message;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, LISTING_ENTRIES_MAX, ORDINARY_REQUESTS_MAX, RENEW_EVERY};
 use crate::message::{
-    Attach, Attached, Attr, Caller, Create, FileSystem, Forget, Forgotten, GetAttr, GetXattr, Grant, Link,
-    ListXattr, Listed, Lookup, Loser, Make, NewTime, Node, Notice, Operation, ReadDir, ReadLink, Remove,
-    RemoveXattr, Rename, Renew, Reply, SetAttr, SetXattr, StatFs, Statistics, SyncDir, Tells, WireTime,
+    Attached, Attr, Caller, Create, FileSystem, Forget, Forgotten, GetAttr, GetXattr, Grant, Link, ListXattr,
+    Listed, Lookup, Loser, Make, NewTime, Node, Notice, Operation, ReadDir, ReadLink, Remove, RemoveXattr,
+    Rename, Renew, Reply, SetAttr, SetXattr, StatFs, Statistics, SyncDir, Tells, WireTime,
 };
 use behind::Behind;
 use cache::{Cache, Nanos, OwnChange, Turn};
@@ -37,6 +38,8 @@ pub use locking::{LockHeld, LockRange};
 use metrics::Metrics;
 pub use open_files::HowWritten;
 use open_files::{Coming, Far, OpenFile};
+use resume::Present;
+pub use resume::Reconnect;
 use transfers::Transfers;
 
 /// The handler of a session about files, at the client: make it, connect with it, then [`Remote::attach`].
@@ -143,11 +146,6 @@ impl Handler for FilesClient {
             Bytes::new()
         })
     }
-
-    fn ended(&self, _end: &SessionEnd) {
-        self.transfers.end();
-        self.locking.end();
-    }
 }
 
 /// Who asks for something, where the server takes the client's word for it.
@@ -226,12 +224,19 @@ pub struct Remote {
 
 #[derive(Debug)]
 struct Inner {
-    session: Session,
+    present: watch::Sender<Present>,
+    /// What all sessions are attached to.
+    path: Bytes,
+    /// By which the server knows this client again.
+    mount: [u8; 16],
+    /// The server's machine, as it was started last.
+    boot: Mutex<String>,
+    /// What was written in sessions up to this number, and not told, is lost.
+    forfeited: watch::Sender<u64>,
     client: Arc<FilesClient>,
     read_only: bool,
     acts_for_all: bool,
     user: User,
-    over: AtomicBool,
     runtime: tokio::runtime::Handle,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     last_file: AtomicU64,
@@ -244,7 +249,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Remote {
-    /// Attaches a session that was connected with `client` to a path of the server's: `export/path/below`.
+    /// Attaches a session that was connected with `client` to a path of the server's: `export/path/below`. When it is over,
+    /// the next is made by `reconnect`, if there is one.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -252,22 +258,24 @@ impl Remote {
         session: Session,
         client: Arc<FilesClient>,
         path: &[u8],
+        reconnect: Option<Arc<dyn Reconnect>>,
     ) -> Result<Self, AttachError> {
-        let attach = Attach { path: Bytes::copy_from_slice(path) };
-        let reply = session.request(attach.ask().into_bytes()).await?;
-        let attached: Attached = Reply::read(reply).0.map_err(|_| AttachError::Foreign)?;
-        if !attached.refusal.is_empty() {
-            return Err(AttachError::Refused(attached.refusal));
-        }
-        let Attached { read_only, acts_for_all, user: Caller { uid, gid }, .. } = attached;
+        let mut mount = [0; 16];
+        let known = rustix::rand::getrandom(&mut mount, rustix::rand::GetRandomFlags::empty()).is_ok();
+        let known_as: &[u8] = if known && reconnect.is_some() { &mount } else { &[] };
+        let attached = resume::attach(&session, path, known_as).await?;
+        let Attached { read_only, acts_for_all, user: Caller { uid, gid }, boot, .. } = attached;
         let remote = Self {
             inner: Arc::new(Inner {
-                session,
+                present: watch::channel(Present::Up { session: session.clone(), number: 1 }).0,
+                path: Bytes::copy_from_slice(path),
+                mount,
+                boot: Mutex::new(boot),
+                forfeited: watch::channel(0).0,
                 client,
                 read_only,
                 acts_for_all,
                 user: User { uid, gid },
-                over: AtomicBool::new(false),
                 runtime: tokio::runtime::Handle::current(),
                 files: Mutex::default(),
                 last_file: AtomicU64::new(0),
@@ -275,6 +283,7 @@ impl Remote {
             }),
         };
         let _ = remote.inner.client.remote.set(Arc::downgrade(&remote.inner)); // attached twice: the server refuses
+        tokio::spawn(Self::keep_session(Arc::downgrade(&remote.inner), session, reconnect));
         tokio::spawn(Self::keep_leases(Arc::downgrade(&remote.inner)));
         tokio::spawn(Self::keep_forgetting(Arc::downgrade(&remote.inner)));
         Ok(remote)
@@ -288,7 +297,7 @@ impl Remote {
             if remote.vital_call(Renew {}).await.0.is_ok() {
                 remote.inner.client.cache().renewed(sent, LEASE_TERM);
             }
-            if remote.inner.over.load(Ordering::SeqCst) {
+            if matches!(*remote.inner.present.borrow(), Present::Over(_)) {
                 return;
             }
             drop(remote);
@@ -342,17 +351,28 @@ impl Remote {
     async fn vital_call<O: Operation>(&self, operation: O) -> (Result<O::Outcome, Errno>, Vec<Grant>) {
         self.inner.client.asked.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
-        let answer = self.in_time(self.inner.session.request(operation.ask().into_bytes())).await;
+        let answer = self.in_time(self.answer::<O>(operation.ask().into_bytes())).await;
         self.inner.client.metrics.add(O::NAME, begun.elapsed());
-        let Ok(answer) = answer else { return (Err(Errno::IO), Vec::new()) };
-        match answer {
-            Ok(reply) => Reply::read(reply),
-            Err(error) => {
-                let expected = matches!(error, RequestError::Ended(SessionEnd::Closed));
-                if !self.inner.over.swap(true, Ordering::SeqCst) && !expected {
-                    tracing::error!(%error, "the server's files cannot be used any more");
+        answer.ok().flatten().unwrap_or_else(|| (Err(Errno::IO), Vec::new()))
+    }
+
+    /// Asks, in the next session if this one is over; `None`: there is no other, or it cannot be asked.
+    async fn answer<O: Operation>(&self, body: Bytes) -> Option<(Result<O::Outcome, Errno>, Vec<Grant>)> {
+        let mut after = 0;
+        loop {
+            let (session, number) = self.session(after).await?;
+            after = number;
+            match session.request(body.clone()).await {
+                Ok(reply) => match Reply::read(reply) {
+                    // The server has ended the session, and has not told yet.
+                    (Err(Errno::NODEV), _) => {}
+                    answer => return Some(answer),
+                },
+                Err(RequestError::Ended(_)) => {}
+                Err(error @ RequestError::TooLong(_)) => {
+                    tracing::error!(%error);
+                    return None;
                 }
-                (Err(Errno::IO), Vec::new())
             }
         }
     }
@@ -445,6 +465,7 @@ impl Remote {
                 cache.tell(node.attr.node);
                 changed = cache.has_changed(turn, node.attr.node);
                 cache.keep_attr(turn, node.attr);
+                cache.found_at(node.attr.node, parent, name.clone());
                 cache.keep_name(turn, parent, name, Some(node.attr.node));
             }
             Err(Errno::NOENT) => cache.keep_name(turn, parent, name, None),
@@ -493,7 +514,8 @@ impl Remote {
         let Change { file, mode, uid, gid, size, accessed, modified, drops_set_id } = change;
         self.flush_node(node).await;
         // Where the file is open here alone, what it may do is asked anew.
-        let file = self.open_file(file).ok().and_then(|file| file.far.get().copied()).unwrap_or(0);
+        let file =
+            self.open_file(file).ok().filter(|file| file.far.initialized()).map_or(0, |file| file.number);
         let (accessed, modified) = (accessed.map(NewTime::from), modified.map(NewTime::from));
         let ask = SetAttr { node, file, mode, uid, gid, size, accessed, modified, drops_set_id };
         let rights = mode.is_some() || uid.is_some() || gid.is_some();
@@ -562,6 +584,7 @@ impl Remote {
         let change = [OwnChange::of_name(parent, name)];
         let made = self.change(make, &change, |cache, made| {
             cache.tell(made.attr.node);
+            cache.found_at(made.attr.node, parent, Bytes::copy_from_slice(name));
         });
         Ok(made.await?.attr)
     }
@@ -576,13 +599,15 @@ impl Remote {
         caller: User,
     ) -> Result<(Attr, u64), Errno> {
         let new_name = Bytes::copy_from_slice(name);
-        let create = Create { parent, name: new_name, mode, flags: flags.bits(), caller: caller.into() };
-        let change = [OwnChange::of_name(parent, name)];
+        let (caller, number) = (caller.into(), self.file_number());
+        let create = Create { parent, name: new_name, mode, flags: flags.bits(), caller, file: number };
+        let (change, place) = ([OwnChange::of_name(parent, name)], Bytes::copy_from_slice(name));
         let created = self.change(create, &change, |cache, created| {
             let attr = created.node.attr;
             // Nothing of what this reply is the first to tell of can have been changed here, or be known by another.
             let is_new = cache.is_first_told(attr.node);
             cache.tell(attr.node);
+            cache.found_at(attr.node, parent, place);
             // It may have been there, and longer.
             let change = OwnChange::of_bytes(attr.node, 0, u64::MAX);
             cache.begin_change(&change);
@@ -595,9 +620,9 @@ impl Remote {
         });
         let created = created.await?;
         let mode = created.node.attr.mode;
-        let far = Far { file: created.file, exclusive: created.exclusive, mode };
-        let file = self.add_file(created.node.attr.node, flags, Some(far));
-        Ok((created.node.attr, file))
+        let far = Far { exclusive: created.exclusive, mode };
+        self.add_file(number, created.node.attr.node, flags, Some(far));
+        Ok((created.node.attr, number))
     }
 
     /// Removes a name.
@@ -636,8 +661,14 @@ impl Remote {
         let changes = names.map(|(node, name)| OwnChange::of_name(node, name));
         let changes = changes.into_iter().chain(moved.into_iter().flatten()).collect::<Vec<_>>();
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
+        let (old, new) = ((parent, name.clone()), (new_parent, new_name.clone()));
         let ask = Rename { parent, name, new_parent, new_name, flags };
-        self.change(ask, &changes, Self::lost_name).await.map(drop)
+        let keep = |cache: &mut Cache, moved: &Loser| {
+            cache.found_at(moved.node, old.0, old.1); // if the two have been exchanged; else it is gone
+            cache.found_at(moved.moved, new.0, new.1);
+            Self::lost_name(cache, moved);
+        };
+        self.change(ask, &changes, keep).await.map(drop)
     }
 
     /// Gives a node another name.
@@ -647,6 +678,7 @@ impl Remote {
         let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
         let linked = self.change(ask, &changes, |cache, linked| {
             cache.tell(linked.attr.node);
+            cache.found_at(linked.attr.node, parent, Bytes::copy_from_slice(name));
         });
         Ok(linked.await?.attr)
     }
@@ -668,8 +700,11 @@ impl Remote {
         loop {
             let from = entries.last().map_or(0, |entry| entry.next);
             let part = self.learn(ReadDir { node, from }, |cache, turn, part| {
-                for attr in part.iter().flat_map(|part| &part.entries).filter_map(|entry| entry.attr) {
-                    cache.keep_attr(turn, attr);
+                for entry in part.iter().flat_map(|part| &part.entries) {
+                    if let Some(attr) = entry.attr {
+                        cache.found_at(attr.node, node, entry.name.clone());
+                        cache.keep_attr(turn, attr);
+                    }
                 }
             });
             let part = part.await?;

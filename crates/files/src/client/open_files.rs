@@ -37,14 +37,21 @@ struct Writes {
 /// An open file.
 #[derive(Debug)]
 pub(super) struct OpenFile {
+    /// By which the server knows it, too.
+    pub(super) number: u64,
     pub(super) node: u64,
-    flags: OFlags,
-    /// The server's number; a file that is known already is opened there when that is needed.
-    pub(super) far: tokio::sync::OnceCell<u64>,
+    pub(super) flags: OFlags,
+    /// It is open at the server; a file that is known already is opened there when that is needed.
+    pub(super) far: tokio::sync::OnceCell<()>,
+    /// It was, and cannot be opened in another session.
+    pub(super) is_gone: AtomicBool,
+    /// Writes that the server has stored, and how many of them its disk has.
+    stored: AtomicU64,
+    synced: AtomicU64,
     writes: Mutex<Writes>,
     reading: Mutex<Reading>,
     /// The lease under which what is written need not be at the server at once; 0: none.
-    exclusive: AtomicU64,
+    pub(super) exclusive: AtomicU64,
     /// When such a lease was last asked for.
     acquired_at: AtomicU64,
     /// It cannot lose set-user-id or set-group-id by being written to, as long as that lease is there: it has none.
@@ -53,10 +60,9 @@ pub(super) struct OpenFile {
     failure: Mutex<Option<Errno>>,
 }
 
-/// What the server has opened: its number, the exclusive lease that came with it, or 0, and its mode.
+/// What the server has opened: the exclusive lease that came with it, or 0, and its mode.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Far {
-    pub(super) file: u64,
     pub(super) exclusive: u64,
     pub(super) mode: u32,
 }
@@ -64,7 +70,7 @@ pub(super) struct Far {
 impl Far {
     fn of(opened: &Opened) -> Self {
         let mode = opened.attr.map_or(SET_ID, |attr| attr.mode);
-        Self { file: opened.file, exclusive: opened.exclusive, mode }
+        Self { exclusive: opened.exclusive, mode }
     }
 }
 
@@ -78,11 +84,15 @@ pub struct HowWritten {
 }
 
 impl OpenFile {
-    pub(super) fn new(node: u64, flags: OFlags, far: Option<Far>) -> Self {
+    pub(super) fn new(number: u64, node: u64, flags: OFlags, far: Option<Far>) -> Self {
         Self {
+            number,
             node,
             flags,
-            far: tokio::sync::OnceCell::new_with(far.map(|far| far.file)),
+            far: tokio::sync::OnceCell::new_with(far.map(|_| ())),
+            is_gone: AtomicBool::new(false),
+            stored: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
             writes: Mutex::default(),
             reading: Mutex::default(),
             exclusive: far.map_or(0, |far| far.exclusive).into(),
@@ -97,6 +107,12 @@ impl OpenFile {
         let impatient = OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::DIRECT;
         let keeps = !how.drops_set_id || self.no_set_id.load(Ordering::SeqCst);
         keeps && !(self.flags | OFlags::from_bits_retain(how.flags)).intersects(impatient)
+    }
+
+    /// What has not been synced is lost; whether there was something.
+    pub(super) fn loses_unsynced(&self) -> bool {
+        let stored = self.stored.load(Ordering::SeqCst);
+        self.synced.swap(stored, Ordering::SeqCst) < stored
     }
 
     /// Tells once what has gone wrong.
@@ -121,11 +137,20 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Remote {
-    pub(super) fn add_file(&self, node: u64, flags: OFlags, far: Option<Far>) -> u64 {
-        let file = OpenFile::new(node, flags, far);
-        let number = self.inner.last_file.fetch_add(1, Ordering::Relaxed) + 1;
+    pub(super) fn add_file(&self, number: u64, node: u64, flags: OFlags, far: Option<Far>) {
+        let file = OpenFile::new(number, node, flags, far);
         lock(&self.inner.files).insert(number, Arc::new(file));
-        number
+    }
+
+    /// The number of the next open file: of 32 bits, as it is the upper half of an object's.
+    pub(super) fn file_number(&self) -> u64 {
+        loop {
+            let next = self.inner.last_file.fetch_add(1, Ordering::Relaxed) + 1;
+            let number = next % (u64::from(u32::MAX) + 1);
+            if number != 0 && !lock(&self.inner.files).contains_key(&number) {
+                return number;
+            }
+        }
     }
 
     pub(super) fn open_file(&self, file: u64) -> Result<Arc<OpenFile>, Errno> {
@@ -135,14 +160,15 @@ impl Remote {
     /// The server's number of an open file.
     pub(super) async fn far(&self, file: &OpenFile) -> Result<u64, Errno> {
         // One that is not open there yet is only read.
-        let open = || async { Ok(self.open_far(file.node, file.flags).await?.file) };
-        file.far.get_or_try_init(open).await.copied()
+        let open = || async { self.open_far(file.number, file.node, file.flags).await.map(drop) };
+        file.far.get_or_try_init(open).await?;
+        if file.is_gone.load(Ordering::SeqCst) { Err(Errno::STALE) } else { Ok(file.number) }
     }
 
-    async fn open_far(&self, node: u64, flags: OFlags) -> Result<Far, Errno> {
+    async fn open_far(&self, number: u64, node: u64, flags: OFlags) -> Result<Far, Errno> {
         self.flush_node(node).await;
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
-        let ask = Open { node, flags: flags.bits() };
+        let ask = Open { node, flags: flags.bits(), file: number, reclaims: false };
         if writes {
             let bytes = flags.contains(OFlags::TRUNC).then_some((0, u64::MAX));
             let opened = self.change(ask, &[OwnChange { bytes, ..OwnChange::of(node) }], |_, _| {}).await?;
@@ -186,8 +212,10 @@ impl Remote {
             size.is_some_and(|size| size <= INLINE_BYTES_MAX as u64 && size > 0)
                 && cache.block(now(), node, 0).is_some_and(|block| Some(block.len() as u64) == size)
         };
-        let far = if is_kept { None } else { Some(self.open_far(node, flags).await?) };
-        Ok(self.add_file(node, flags, far))
+        let number = self.file_number();
+        let far = if is_kept { None } else { Some(self.open_far(number, node, flags).await?) };
+        self.add_file(number, node, flags, far);
+        Ok(number)
     }
 
     /// As [`read`](Self::read), if no more is to be done for it than to take bytes that are here.
@@ -352,7 +380,8 @@ impl Remote {
             data.truncate(length as usize); // whatever the server says
             return Ok(data);
         }
-        for _ in 0..READ_ATTEMPTS {
+        let mut attempts = READ_ATTEMPTS;
+        while attempts > 0 {
             let awaited = self.inner.client.transfers.expect(length as usize);
             let transfer = awaited.number;
             let mut content = self.call(Read { file, offset, length, transfer }).await.0?;
@@ -363,8 +392,9 @@ impl Remote {
             match self.in_time(awaited.bytes(content.on_lanes.into())).await? {
                 Ok(bytes) => return Ok(bytes.into()),
                 // The file has become shorter meanwhile, most likely.
-                Err(Broken::GivenUp) => {}
-                Err(Broken::SessionOver) => break,
+                Err(Broken::GivenUp) => attempts -= 1,
+                // The next one is asked; where there is none, that fails.
+                Err(Broken::SessionOver) => {}
             }
         }
         Err(Errno::IO)
@@ -432,7 +462,7 @@ impl Remote {
     }
 
     /// Sends what a file's writers have not, or only if that is the tail of this number.
-    fn send_tail(&self, node: u64, only: Option<u64>) {
+    pub(super) fn send_tail(&self, node: u64, only: Option<u64>) {
         let behind = &self.inner.client.behind;
         if let Some(part) = behind.of(node).and_then(|written| written.send_tail(only).0) {
             self.send(part);
@@ -478,6 +508,7 @@ impl Remote {
     /// Sends a part, in a task of its own.
     fn send(&self, part: Part) {
         let remote = self.clone();
+        let session = self.inner.present.borrow().number();
         self.inner.runtime.spawn(async move {
             let Part { number, file, offset, data, alone, room } = part;
             let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
@@ -486,7 +517,11 @@ impl Remote {
                 let far = remote.far(&file).await?;
                 remote.write_far(&file, far, offset, data.clone(), false).await
             };
-            let sent = sent.await;
+            let mut forfeited = remote.inner.forfeited.subscribe();
+            let sent = tokio::select! {
+                sent = sent => sent,
+                _ = forfeited.wait_for(|forfeited| *forfeited >= session) => Err(Errno::IO),
+            };
             let mut cache = client.cache();
             let lease = file.exclusive.load(Ordering::SeqCst);
             cache.end_part(node, (offset, end), alone, sent.is_ok().then_some((lease, &data)));
@@ -504,7 +539,7 @@ impl Remote {
     }
 
     /// Some of what was written to an open file is lost: whoever has the same file open for writing is told.
-    fn failed(&self, file: &OpenFile, errno: Errno) {
+    pub(super) fn failed(&self, file: &OpenFile, errno: Errno) {
         lock(&file.failure).get_or_insert(errno);
         for other in lock(&self.inner.files).values().filter(|other| other.node == file.node) {
             lock(&other.failure).get_or_insert(errno);
@@ -595,6 +630,7 @@ impl Remote {
     ) -> Result<(), Errno> {
         let bytes = data.len() as u64;
         self.write_at_server(file, far, offset, data, drops_set_id).await?;
+        file.stored.fetch_add(1, Ordering::SeqCst);
         self.inner.client.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -638,34 +674,41 @@ impl Remote {
         offset: u64,
         data: Bytes,
     ) -> Result<(), Errno> {
-        let (under_way, settle) = {
-            let mut table = lock(&file.writes);
-            let number = table.next;
-            table.next = table.next.checked_add(1).ok_or(Errno::OVERFLOW)?;
-            table.under_way.insert(number);
-            let floor = table.under_way.first().copied().unwrap_or(number);
-            let settle = floor - table.floor >= SETTLE_AFTER;
-            if settle {
-                table.floor = floor;
+        loop {
+            let (session, _) = self.in_time(self.session(0)).await?.ok_or(Errno::IO)?;
+            let (under_way, settle) = {
+                let mut table = lock(&file.writes);
+                let number = table.next;
+                table.next = table.next.checked_add(1).ok_or(Errno::OVERFLOW)?;
+                table.under_way.insert(number);
+                let floor = table.under_way.first().copied().unwrap_or(number);
+                let settle = floor - table.floor >= SETTLE_AFTER;
+                if settle {
+                    table.floor = floor;
+                }
+                (UnderWay { writes: &file.writes, number }, settle.then_some(floor))
+            };
+            let length = data.len() as u64;
+            let object = object(far, under_way.number);
+            let done = self.inner.client.transfers.send(object, offset, data.clone());
+            session.lanes().push(Extent { object, offset, length, whole: false }).await;
+            if let Some(below) = settle {
+                self.vital_call(Settle { file: far, below, write: None }).await.0?;
             }
-            (UnderWay { writes: &file.writes, number }, settle.then_some(floor))
-        };
-        let length = data.len() as u64;
-        let object = object(far, under_way.number);
-        let done = self.inner.client.transfers.send(object, offset, data);
-        let session = &self.inner.session;
-        session.lanes().push(Extent { object, offset, length, whole: false }).await;
-        if let Some(below) = settle {
-            self.vital_call(Settle { file: far, below, write: None }).await.0?;
-        }
-        match self.in_time(done).await? {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(Broken::GivenUp)) => {
-                let write = Some(under_way.number);
-                // It says why; if it does not, something is wrong.
-                self.vital_call(Settle { file: far, below: 0, write }).await.0.and(Err(Errno::IO))
+            match self.in_time(done).await? {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(Broken::GivenUp)) => {
+                    let write = Some(under_way.number);
+                    // It says why; if it does not, something is wrong.
+                    return self
+                        .vital_call(Settle { file: far, below: 0, write })
+                        .await
+                        .0
+                        .and(Err(Errno::IO));
+                }
+                // Once more in the next session: the same bytes at the same place.
+                Ok(Err(Broken::SessionOver)) | Err(_) => {}
             }
-            Ok(Err(Broken::SessionOver)) | Err(_) => Err(Errno::IO),
         }
     }
 
@@ -674,8 +717,19 @@ impl Remote {
         let file = self.open_file(file)?;
         self.flush_node(file.node).await;
         file.check()?;
-        let file = self.far(&file).await?;
-        self.call(Sync { file, data_only }).await.0.map(drop)
+        let far = self.far(&file).await?;
+        let stored: Vec<(Arc<OpenFile>, u64)> = {
+            let files = lock(&self.inner.files);
+            let of_node = files.values().filter(|other| other.node == file.node);
+            of_node.map(|file| (Arc::clone(file), file.stored.load(Ordering::SeqCst))).collect()
+        };
+        self.call(Sync { file: far, data_only }).await.0?;
+        // The server's machine may have been started again meanwhile: then it had no more to sync.
+        file.check()?;
+        for (file, stored) in stored {
+            file.synced.fetch_max(stored, Ordering::SeqCst);
+        }
+        Ok(())
     }
 
     /// Closes an open file; nobody waits for it.
@@ -692,8 +746,8 @@ impl Remote {
             }
             // It may be about to be opened.
             let far = file.far.get_or_try_init(|| std::future::ready(Err(Errno::BADF))).await;
-            if let Ok(&file) = far {
-                let _ = remote.call(Close { file }).await; // or the session is over
+            if far.is_ok() {
+                let _ = remote.call(Close { file: file.number }).await; // or the session is over
             }
         });
     }

@@ -201,6 +201,11 @@ impl Transfers {
         }
     }
 
+    /// Another session has begun.
+    pub(super) fn begin(&self) {
+        lock(&self.incoming).over = false;
+    }
+
     /// The session is over: whoever waits is told.
     pub(super) fn end(&self) {
         let table = {

@@ -7,6 +7,7 @@
 
 mod caller;
 mod coherence;
+mod grace;
 mod locking;
 mod nodes;
 mod open_files;
@@ -16,6 +17,7 @@ mod workers;
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -31,6 +33,7 @@ use crate::limits::SENDINGS_MAX;
 use crate::message::{Ask, Attach, Attached, Caller, Content, Nothing, Notice, Read, Reply, write_of};
 pub use coherence::Changing;
 use coherence::{Change, Coherence};
+use grace::{Grace, MountId};
 use nodes::Nodes;
 use open_files::{OpenFiles, Sending};
 use operations::{Mounted, NameLocks};
@@ -51,13 +54,21 @@ pub struct FilesServer {
 pub struct Shared {
     coherence: Arc<Coherence>,
     names: Arc<NameLocks>,
+    grace: Arc<Grace>,
 }
 
 impl Shared {
-    /// For one server; called on its runtime.
+    /// For one server; called on its runtime. `mounts`: a file of its own that tells the next one which mounts there are:
+    /// without it, they lose at a restart what only they know.
     #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { coherence: Coherence::new(), names: Arc::default() })
+    pub fn new(mounts: Option<PathBuf>) -> Arc<Self> {
+        let grace = Arc::new(Grace::begin(mounts));
+        Arc::new(Self { coherence: Coherence::new(), names: Arc::default(), grace })
+    }
+
+    /// The server is about to end: mounts whose sessions end now come again.
+    pub fn stop(&self) {
+        self.grace.stop();
     }
 
     /// As long as the returned lives, something else in this process changes files, such as a copy: that is noticed like
@@ -113,7 +124,11 @@ impl FilesServer {
     }
 
     async fn answer(self: Arc<Self>, session: Session, body: Bytes) -> Bytes {
-        match Ask::from_bytes(body) {
+        let ask = Ask::from_bytes(body);
+        if !ask.as_ref().is_some_and(may_come_early) {
+            self.shared.grace.until_over().await;
+        }
+        match ask {
             Some(Ask::Attach(attach)) => Reply::new(Ok(self.attach(session, attach).await), Vec::new()),
             Some(Ask::Read(read)) => Reply::new(self.read(&session, read).await, Vec::new()),
             Some(Ask::Renew(_)) => Reply::new(self.renew(), Vec::new()),
@@ -126,6 +141,7 @@ impl FilesServer {
 
     async fn attach(&self, session: Session, attach: Attach) -> Attached {
         let refused = |refusal: String| Attached { refusal, ..Attached::default() };
+        let mount = MountId::try_from(&*attach.mount).ok();
         match &mut *self.state.write().unwrap_or_else(PoisonError::into_inner) {
             state @ State::Before => *state = State::Attaching,
             _ => return refused("this session is attached already".to_owned()),
@@ -148,18 +164,31 @@ impl FilesServer {
             read_only: mounted.read_only,
             acts_for_all: mounted.acts_for_all,
             user: mounted.user,
+            may_reclaim: false,
+            boot: self.shared.grace.boot.clone(),
         };
+        let mounted = Mounted { mount, ..mounted };
         let runtime = tokio::runtime::Handle::current();
         let attachment = Attachment { mounted: Arc::new(mounted), workers, session, runtime };
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        match *state {
-            State::Attaching => *state = State::Attached(Arc::new(attachment)),
-            State::Before | State::Attached(_) | State::Over => {
-                attachment.mounted.end();
-                return refused("the session is over".to_owned());
+        {
+            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            match *state {
+                State::Attaching => *state = State::Attached(Arc::new(attachment)),
+                State::Before | State::Attached(_) | State::Over => {
+                    attachment.mounted.end();
+                    return refused("the session is over".to_owned());
+                }
             }
         }
-        attached
+        // It writes a file; there is one for each mount.
+        let may_reclaim = match mount {
+            None => false,
+            Some(mount) => {
+                let grace = Arc::clone(&self.shared.grace);
+                tokio::task::spawn_blocking(move || grace.attach(mount)).await.unwrap_or(false)
+            }
+        };
+        Attached { may_reclaim, ..attached }
     }
 
     /// Carries out what is one operation and no more, when nobody else keeps what it changes.
@@ -236,12 +265,15 @@ impl Mounted {
         let nodes = Nodes::below(top.fd()?)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let (coherence, names) = (Arc::clone(&shared.coherence), Arc::clone(&shared.names));
+        let grace = Arc::clone(&shared.grace);
         let (client, gate) = coherence.join(session, nodes.top());
         let mounted = Self {
             client,
             gate,
             coherence,
             names,
+            grace,
+            mount: None,
             nodes,
             files: OpenFiles::default(),
             read_only,
@@ -258,7 +290,26 @@ impl Mounted {
         self.coherence.in_background(move || {
             mounted.gate.shut();
             mounted.coherence.leave(mounted.client);
+            if let Some(mount) = mounted.mount {
+                mounted.grace.leave(mount);
+            }
         });
+    }
+}
+
+/// Whether an operation is one of those by which clients take back what they had before the server was started, or what
+/// does not hold anybody up.
+fn may_come_early(ask: &Ask) -> bool {
+    match ask {
+        Ask::Attach(_)
+        | Ask::Renew(_)
+        | Ask::Reclaim(_)
+        | Ask::EndReclaim(_)
+        | Ask::Close(_)
+        | Ask::Forget(_) => true,
+        Ask::Open(ask) => ask.reclaims,
+        Ask::PutLock(ask) => ask.reclaims,
+        _ => false,
     }
 }
 
@@ -356,6 +407,8 @@ fn carry_out(mounted: &Mounted, ask: &Ask, change: Option<Arc<Change>>) -> Step 
         Ask::SyncDir(ask) => Reply::new(mounted.sync_dir(*ask), grants),
         Ask::PutLock(ask) => Reply::new(mounted.put_lock(*ask), grants),
         Ask::StopWaiting(ask) => Reply::new(mounted.stop_waiting(*ask), grants),
+        Ask::Reclaim(ask) => Reply::new(mounted.reclaim(ask), grants),
+        Ask::EndReclaim(_) => Reply::new(mounted.end_reclaim(), grants),
     };
     Step::Done(reply)
 }

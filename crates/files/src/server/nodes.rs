@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::lease::FileId;
 use crate::limits::{DEPTH_MAX, NAMELESS_NODES_MAX, NODES_MAX, NODES_OPEN_MAX};
-use crate::message::{TOP, node_number};
+use crate::message::{Place, TOP, node_number};
 use crate::name::Name;
 
 /// The file that `stat` describes.
@@ -181,6 +181,21 @@ impl Nodes {
             }
         }
         Ok(node)
+    }
+
+    /// The client knows a node from a session before; false: it is not there any more.
+    pub(super) fn reclaim(&self, place: &Place) -> bool {
+        let found = || {
+            let name = Name::new(&place.name).ok()?;
+            let stat = stat_at(&*self.fd(place.parent).ok()?, &name).ok()?;
+            (self.number(&stat) == place.node).then_some(())?;
+            self.tell(place.parent, &name, &stat).ok()
+        };
+        let is_there = found().is_some();
+        if is_there && let Some(known) = self.lock().nodes.get_mut(&place.node) {
+            known.told = place.times.max(1);
+        }
+        is_there
     }
 
     /// The client has forgotten what it was told so often; `is_forgotten` hears of a file that it does not know at all any

@@ -180,35 +180,37 @@ impl Sending {
 /// All of them, by number.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles {
-    table: Mutex<(u64, HashMap<u64, Arc<OpenFile>>)>,
+    table: Mutex<HashMap<u64, Arc<OpenFile>>>,
 }
 
 impl OpenFiles {
-    fn lock(&self) -> MutexGuard<'_, (u64, HashMap<u64, Arc<OpenFile>>)> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<OpenFile>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, file: OpenFile) -> Result<u64, Errno> {
+    /// By a number of the client's; true: it was not open under it already, by a request that is asked once more.
+    pub(super) fn add(&self, number: u64, file: OpenFile) -> Result<bool, Errno> {
+        // The upper half of an object's number on the lanes: see `object`.
+        if number == 0 || number > u64::from(u32::MAX) {
+            return Err(Errno::INVAL);
+        }
         let mut table = self.lock();
-        if table.1.len() >= FILES_OPEN_MAX {
+        if let Some(known) = table.get(&number) {
+            return if known.node == file.node { Ok(false) } else { Err(Errno::INVAL) };
+        }
+        if table.len() >= FILES_OPEN_MAX {
             return Err(Errno::NFILE);
         }
-        // The upper half of an object's number on the lanes: see `object`.
-        while table.0 == 0 || table.0 > u64::from(u32::MAX) || table.1.contains_key(&table.0) {
-            table.0 = if table.0 > u64::from(u32::MAX) { 1 } else { table.0 + 1 };
-        }
-        let number = table.0;
-        table.0 += 1;
-        table.1.insert(number, Arc::new(file));
-        Ok(number)
+        table.insert(number, Arc::new(file));
+        Ok(true)
     }
 
     pub(super) fn get(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
-        self.lock().1.get(&number).cloned().ok_or(Errno::BADF)
+        self.lock().get(&number).cloned().ok_or(Errno::BADF)
     }
 
     pub(super) fn remove(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
-        self.lock().1.remove(&number).ok_or(Errno::BADF)
+        self.lock().remove(&number).ok_or(Errno::BADF)
     }
 }
 

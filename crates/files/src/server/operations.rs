@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::caller::as_caller;
 use super::coherence::{Change, Coherence, Gate};
+use super::grace::{Grace, MountId};
 use super::nodes::{Nodes, file_id, stat, stat_at};
 use super::open_files::{OpenFile, OpenFiles, Sending, write_all_at};
 use crate::lease::{Client, FileId};
@@ -27,8 +28,8 @@ use crate::limits::{
 use crate::message::{
     Acquire, Acquired, Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created,
     FileSystem, Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Listing, Lookup, Loser, Make,
-    NewTime, Node, Nothing, Open, Opened, Read, ReadDir, ReadLink, Remove, RemoveXattr, Rename, Seek,
-    SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Write,
+    NewTime, Node, Nothing, Open, Opened, Read, ReadDir, ReadLink, Reclaim, Reclaimed, Remove, RemoveXattr,
+    Rename, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Write,
 };
 use crate::name::Name;
 
@@ -40,6 +41,9 @@ pub(super) struct Mounted {
     pub(super) gate: Arc<Gate>,
     /// Of directories whose names are being changed.
     pub(super) names: Arc<NameLocks>,
+    pub(super) grace: Arc<Grace>,
+    /// The client, if it may come again.
+    pub(super) mount: Option<MountId>,
     pub(super) nodes: Nodes,
     pub(super) files: OpenFiles,
     pub(super) read_only: bool,
@@ -324,11 +328,11 @@ impl Mounted {
         let attr = self.named(&dir, ask.parent, self.watched_dir(ask.parent)?, &name, grants)?;
         // Somebody may have found it already.
         let change = Arc::new(self.coherence.change(self.client, [file_id(&opened)]));
-        let file = self.add_file(fd, attr.node, flags, Some(Arc::clone(&change)))?;
+        self.add_file(ask.file, fd, attr.node, flags, Some(Arc::clone(&change)))?;
         let exclusive = self.exclusive(file_id(&opened), flags);
-        let mode = stat(&self.files.get(file)?.fd)?.stx_mode.into();
+        let mode = stat(&self.files.get(ask.file)?.fd)?.stx_mode.into();
         let attr = Attr { mode, ..attr };
-        Ok((Created { node: Node { attr }, file, exclusive }, change))
+        Ok((Created { node: Node { attr }, exclusive }, change))
     }
 
     /// Makes the lease on a file that is being opened exclusive: its number; 0: it is not.
@@ -350,17 +354,31 @@ impl Mounted {
 
     fn add_file(
         &self,
+        number: u64,
         fd: OwnedFd,
         node: u64,
         flags: OFlags,
         change: Option<Arc<Change>>,
-    ) -> Result<u64, Errno> {
+    ) -> Result<(), Errno> {
         let takes_pieces = may_write(flags) && !flags.contains(OFlags::APPEND);
-        let file = self.files.add(OpenFile::new(fd, node, takes_pieces, change))?;
-        // It has a descriptor for as long as it is open, if its name is taken away meanwhile.
-        let _ = self.nodes.fd(node);
-        self.nodes.opened(node);
-        Ok(file)
+        if self.files.add(number, OpenFile::new(fd, node, takes_pieces, change))? {
+            // It has a descriptor for as long as it is open, if its name is taken away meanwhile.
+            let _ = self.nodes.fd(node);
+            self.nodes.opened(node);
+        }
+        Ok(())
+    }
+
+    pub(super) fn end_reclaim(&self) -> Result<Nothing, Errno> {
+        if let Some(mount) = self.mount {
+            self.grace.has_reclaimed(mount);
+        }
+        Ok(Nothing {})
+    }
+
+    pub(super) fn reclaim(&self, ask: &Reclaim) -> Result<Reclaimed, Errno> {
+        let lost = ask.nodes.iter().filter(|place| !self.nodes.reclaim(place));
+        Ok(Reclaimed { lost: lost.map(|place| place.node).collect() })
     }
 
     pub(super) fn remove(&self, ask: &Remove) -> Result<Loser, Errno> {
@@ -373,7 +391,7 @@ impl Mounted {
         if removed.is_err() {
             self.nodes.has_name(&*dir, ask.parent, &name);
         }
-        removed.map(|()| Loser { node: loser })
+        removed.map(|()| Loser { node: loser, moved: 0 })
     }
 
     pub(super) fn rename(&self, ask: &Rename) -> Result<Loser, Errno> {
@@ -386,6 +404,7 @@ impl Mounted {
         }
         self.nodes.will_lose_name(&*to, &new_name);
         let loser = stat_at(&*to, &new_name).map_or(0, |stat| self.nodes.number(&stat));
+        let moved = stat_at(&*from, &name).map_or(0, |stat| self.nodes.number(&stat));
         let renamed = rustix::fs::renameat_with(&*from, name.as_os_str(), &*to, new_name.as_os_str(), flags);
         // Whatever has happened: both names are looked at, and lead to what has them.
         self.nodes.has_name(&*to, ask.new_parent, &new_name);
@@ -396,7 +415,7 @@ impl Mounted {
             let moved = moved.iter().filter_map(|(dir, name)| Some(file_id(&stat_at(dir, name).ok()?)));
             self.coherence.noticed(moved);
         }
-        renamed.map(|()| Loser { node: loser })
+        renamed.map(|()| Loser { node: loser, moved })
     }
 
     pub(super) fn link(&self, ask: &Link, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
@@ -434,19 +453,22 @@ impl Mounted {
             self.to_write()?;
         }
         let fd = self.open_node(&*self.nodes.fd(ask.node)?, flags)?;
-        self.grant_node(ask.node, grants)?;
+        // Others may take back that they have it to themselves.
+        if !ask.reclaims || may_write(flags) {
+            self.grant_node(ask.node, grants)?;
+        }
         // What it is from then on.
         let exclusive = self.exclusive(self.nodes.file(ask.node)?, flags);
         let attr = self.attr(&fd)?;
         let is_read = !flags.contains(OFlags::WRONLY);
-        let content = match is_read && attr.size <= INLINE_BYTES_MAX as u64 {
+        let content = match is_read && !ask.reclaims && attr.size <= INLINE_BYTES_MAX as u64 {
             true => {
                 Some(read_inline(&fd, 0, INLINE_BYTES_MAX)?).filter(|data| data.len() as u64 == attr.size)
             }
             false => None,
         };
-        let file = self.add_file(fd, ask.node, flags, change.filter(|_| may_write(flags)))?;
-        Ok(Opened { file, attr: Some(attr), content, exclusive })
+        self.add_file(ask.file, fd, ask.node, flags, change.filter(|_| may_write(flags)))?;
+        Ok(Opened { attr: Some(attr), content, exclusive })
     }
 
     /// The bytes themselves where they are few; else what is to be sent over the lanes.

@@ -9,7 +9,8 @@ use rustix::fs::OFlags;
 use super::*;
 use crate::message::{
     Allocate, Close, CopyRange, Count, Create, Created, Forget, Forgotten, GetAttr, Link, Lookup, Make, Node,
-    Open, Opened, Operation, ReadDir, ReadLink, Remove, Rename, Seek, SetAttr, SetXattr, TOP, Write,
+    Open, Operation, Place, ReadDir, ReadLink, Reclaim, Reclaimed, Remove, Rename, Seek, SetAttr, SetXattr,
+    TOP, Write,
 };
 
 /// A directory `top` that is mounted, beside a file that nobody may get at.
@@ -27,7 +28,7 @@ fn mounted() -> (tempfile::TempDir, Mounted) {
 fn shared() -> Arc<Shared> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _guard = runtime.enter();
-    Shared::new()
+    Shared::new(None)
 }
 
 /// Nobody else keeps anything: no operation waits.
@@ -58,7 +59,7 @@ fn names_lead_nowhere_but_down() {
     let out = look_up(&mounted, TOP, "out").unwrap();
     assert_eq!(call(&mounted, ReadLink { node: out }).unwrap().data, "../secret");
     assert_eq!(
-        call(&mounted, Open { node: out, flags: 0 }),
+        call(&mounted, Open { node: out, file: 1, ..Open::default() }),
         Err(Errno::LOOP),
         "a link is its client's to follow"
     );
@@ -106,12 +107,51 @@ fn a_renamed_file_is_found_by_its_new_name() {
 }
 
 #[test]
+fn what_was_known_before_is_known_by_its_place() {
+    let (temp, mounted) = mounted();
+    let (d, f) = (look_up(&mounted, TOP, "d").unwrap(), look_up(&mounted, TOP, "f").unwrap());
+    let e = look_up(&mounted, d, "e").unwrap();
+    // Another session, of the same files: it knows none of them.
+    let top = Dir::open_path(&temp.path().join("top")).unwrap();
+    let mounted = Mounted::at(&top, &shared(), None, false).unwrap();
+    assert_eq!(call(&mounted, GetAttr { node: e }), Err(Errno::STALE));
+    let place = |node, parent, name: &'static str| Place { node, parent, name: name.into(), times: 2 };
+    fs::write(temp.path().join("top/new"), "n").unwrap();
+    let places = vec![
+        place(d, TOP, "d"),
+        place(e, d, "e"),
+        place(f, TOP, "new"),
+        place(7, TOP, "../secret"),
+        place(8, 9, "x"),
+    ];
+    let Reclaimed { lost } = call(&mounted, Reclaim { nodes: places }).unwrap();
+    assert_eq!(lost, [f, 7, 8], "another file, no name, of no directory");
+    assert!(call(&mounted, GetAttr { node: e }).is_ok());
+    call(&mounted, Forget { nodes: vec![Forgotten { node: e, times: 1 }] }).unwrap();
+    assert!(call(&mounted, GetAttr { node: e }).is_ok(), "it counts twice");
+    call(&mounted, Forget { nodes: vec![Forgotten { node: e, times: 1 }] }).unwrap();
+    assert_eq!(call(&mounted, GetAttr { node: e }), Err(Errno::STALE));
+    // A file is open under its client's number, asked once or twice.
+    call(&mounted, Reclaim { nodes: vec![place(f, TOP, "f")] }).unwrap();
+    for _ in 0..2 {
+        call(&mounted, Open { node: f, file: 70, flags: OFlags::RDWR.bits(), reclaims: true }).unwrap();
+    }
+    assert_eq!(call(&mounted, Open { node: d, file: 70, ..Open::default() }), Err(Errno::ISDIR));
+    call(&mounted, Write { file: 70, data: "W".into(), ..Write::default() }).unwrap();
+    assert_eq!(fs::read_to_string(temp.path().join("top/f")).unwrap(), "Words");
+    for number in [0, 1 << 32] {
+        assert_eq!(call(&mounted, Open { node: f, file: number, ..Open::default() }), Err(Errno::INVAL));
+    }
+}
+
+#[test]
 fn pipes_are_not_opened_here() {
     let (_temp, mounted) = mounted();
     let make = Make { parent: TOP, name: "p".into(), mode: 0o010_600, ..Make::default() };
     let pipe = call(&mounted, make).unwrap().attr.node;
-    assert_eq!(call(&mounted, Open { node: pipe, flags: 0 }), Err(Errno::NXIO));
-    let create = Create { parent: TOP, name: "p".into(), flags: OFlags::RDWR.bits(), ..Create::default() };
+    assert_eq!(call(&mounted, Open { node: pipe, file: 1, ..Open::default() }), Err(Errno::NXIO));
+    let create =
+        Create { parent: TOP, name: "p".into(), flags: OFlags::RDWR.bits(), file: 1, ..Create::default() };
     assert_eq!(call(&mounted, create), Err(Errno::EXIST));
 }
 
@@ -125,17 +165,24 @@ fn nothing_is_changed_where_one_may_only_read() {
     let name = Bytes::from_static(b"f");
     let rofs = Err(Errno::ROFS);
     assert_eq!(call(&mounted, SetAttr { node, mode: Some(0), ..SetAttr::default() }).map(drop), rofs);
-    assert_eq!(call(&mounted, Open { node, flags: OFlags::WRONLY.bits() }).map(drop), rofs);
-    assert_eq!(call(&mounted, Open { node, flags: OFlags::TRUNC.bits() }).map(drop), rofs);
+    assert_eq!(
+        call(&mounted, Open { node, flags: OFlags::WRONLY.bits(), file: 1, ..Open::default() }).map(drop),
+        rofs
+    );
+    assert_eq!(
+        call(&mounted, Open { node, flags: OFlags::TRUNC.bits(), file: 1, ..Open::default() }).map(drop),
+        rofs
+    );
     assert_eq!(call(&mounted, Remove { parent: TOP, name: name.clone(), is_dir: false }).map(drop), rofs);
     assert_eq!(call(&mounted, Link { node, parent: TOP, name: "g".into() }).map(drop), rofs);
-    assert_eq!(call(&mounted, Create { parent: TOP, name, ..Create::default() }).map(drop), rofs);
+    assert_eq!(call(&mounted, Create { parent: TOP, name, file: 2, ..Create::default() }).map(drop), rofs);
     assert_eq!(
         call(&mounted, SetXattr { node, name: "user.x".into(), ..SetXattr::default() }).map(drop),
         rofs
     );
     // A file opened for reading takes no writes either.
-    let Opened { file, .. } = call(&mounted, Open { node, flags: 0 }).unwrap();
+    let file = 1;
+    call(&mounted, Open { node, file, ..Open::default() }).unwrap();
     let write = Write { file, data: "x".into(), ..Write::default() };
     assert_eq!(call(&mounted, write), Err(Errno::BADF));
     assert_eq!(fs::read_to_string(temp.path().join("f")).unwrap(), "words");
@@ -163,11 +210,11 @@ fn asks() -> impl Strategy<Value = Ask> {
             4 => SetAttr { node, file, size: Some(number % 5000), mode: Some(bits), ..SetAttr::default() }
                 .ask(),
             5 => Make { parent, name, mode: bits, target: other, ..Make::default() }.ask(),
-            6 => Create { parent, name, flags: bits, mode: 0o600, ..Create::default() }.ask(),
+            6 => Create { parent, name, flags: bits, mode: 0o600, file, ..Create::default() }.ask(),
             7 => Remove { parent, name, is_dir: bits % 2 == 0 }.ask(),
             8 => Rename { parent, name, new_parent: node, new_name: other, flags: bits % 8 }.ask(),
             9 => Link { node, parent, name }.ask(),
-            10 => Open { node, flags: bits }.ask(),
+            10 => Open { node, flags: bits, file, reclaims: number % 2 == 0 }.ask(),
             11 => Write { file, offset: number % 10_000, data: name, drops_set_id: true }.ask(),
             12 => ReadDir { node, from: number }.ask(),
             13 => {

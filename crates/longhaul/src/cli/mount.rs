@@ -4,14 +4,18 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use longhaul_files::client::Reconnect;
 use longhaul_files::limits::CACHE_BYTES;
 use longhaul_files::{FilesClient, Remote, Statistics};
 use longhaul_mount::{Mount, MountOptions};
+use longhaul_transport::Session;
 
 use super::cp::end_session;
 use super::print_out;
@@ -112,7 +116,8 @@ impl MountCommand {
         let host = far.host.clone();
         let client = FilesClient::new(self.cache_bytes(), self.timeout);
         let (session, ssh) = self.reach.connect(far, FILES, client.clone()).await?;
-        let remote = Remote::attach(session.clone(), client, &path).await;
+        let again = Again { reach: self.reach.clone(), place, client: Arc::downgrade(&client) };
+        let remote = Remote::attach(session, client, &path, again.if_possible()).await;
         let remote = remote.map_err(|error| anyhow::anyhow!("{host}: {}", harmless(&error.to_string())))?;
         let counted = remote.clone();
         let directory = self.directory.clone();
@@ -131,7 +136,7 @@ impl MountCommand {
         let lost = tokio::select! {
             () = unmounted_by_others => None,
             () = until_told_to_stop() => None,
-            end = session.ended() => Some(end),
+            end = counted.ended() => Some(end),
         };
         let Statistics { asked, known, behind, .. } = counted.statistics();
         tracing::info!(
@@ -147,7 +152,10 @@ impl MountCommand {
         if lost_bytes > 0 {
             tracing::error!("{lost_bytes} bytes that were written are not at the server: they are lost");
         }
-        end_session(session, ssh).await;
+        match counted.stop() {
+            Some(session) => end_session(session, ssh).await,
+            None => drop(ssh),
+        }
         match lost {
             None if lost_bytes > 0 => Ok(ExitCode::from(1)),
             None => Ok(ExitCode::SUCCESS),
@@ -181,6 +189,35 @@ impl MountCommand {
             }
         }
         Ok(options)
+    }
+}
+
+/// Makes another session when one is over.
+struct Again {
+    reach: Reach,
+    place: Place,
+    client: Weak<FilesClient>,
+}
+
+impl Again {
+    /// Not by ssh: the program there has ended, and ssh may ask for a password.
+    fn if_possible(self) -> Option<Arc<dyn Reconnect>> {
+        match self.place {
+            Place::Server { .. } => Some(Arc::new(self)),
+            Place::Here(_) | Place::Ssh { .. } => None,
+        }
+    }
+}
+
+impl Reconnect for Again {
+    fn connect(&self) -> Pin<Box<dyn Future<Output = Result<Session, String>> + Send + '_>> {
+        Box::pin(async {
+            let client = self.client.upgrade().ok_or("nobody uses it any more")?;
+            let words = |error: anyhow::Error| format!("{error:#}");
+            let far = self.reach.reach(&self.place).await.map_err(words)?;
+            let (session, _) = self.reach.connect(far, FILES, client).await.map_err(words)?;
+            Ok(session)
+        })
     }
 }
 

@@ -108,9 +108,12 @@ impl Serve {
                 )
             })
             .collect();
+        // Of this key, and this port: others may have servers of their own.
+        let mounts = host_key.with_extension(format!("mounts-{}", listen.port()));
+        let shared = files::Shared::new((listen.port() != 0).then_some(mounts));
         let door = ExportsDoor {
             exports: Arc::new(exports),
-            files: files::Shared::new(),
+            files: Arc::clone(&shared),
             keys: std::sync::Mutex::new(keys),
         };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
@@ -120,6 +123,7 @@ impl Serve {
             () = server.run() => {}
             () = until_told_to_stop() => {}
         }
+        shared.stop();
         server.close().await;
         Ok(ExitCode::SUCCESS)
     }
@@ -143,7 +147,7 @@ impl Serve {
         let (over, mut is_over) = watch::channel(Once::Waiting);
         let listen = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), self.listen_port);
         let options = ServerOptions { listen, identity: identity.clone(), lanes: self.lane_settings() };
-        let door = OnceDoor { client, files: files::Shared::new(), over: over.clone() };
+        let door = OnceDoor { client, files: files::Shared::new(None), over: over.clone() };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
         let mut answer = serde_json::to_string(&invitation(server.address().port()))?;
         answer.push('\n');

@@ -1,0 +1,328 @@
+//! A session that is over, and the next one: what this client has is told to the server anew.
+//!
+//! ```text
+//! a session ends -> nothing is known any more; requests wait -> another session -> attach
+//!   -> nodes, by their places -> open files, by their numbers -> locks -> requests go on
+//! ```
+//!
+//! A server that was started again keeps everybody else waiting meanwhile: nobody has seen, or changed, what only this
+//! client knew. One that has given this client up does not: then what was written here and not told is lost, and its
+//! writers are told so.
+
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use longhaul_transport::session::RequestError;
+use longhaul_transport::{Session, SessionEnd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::open_files::OpenFile;
+use super::{AttachError, Inner, Remote, lock};
+use crate::limits::ORDINARY_REQUESTS_MAX;
+use crate::message::{Attach, Attached, EndReclaim, Grant, Open, Operation, Place, Reclaim, Reply};
+
+/// Makes the next session, with the handler of the one before.
+pub trait Reconnect: Send + Sync + 'static {
+    /// One attempt; the error in words.
+    fn connect(&self) -> Pin<Box<dyn Future<Output = Result<Session, String>> + Send + '_>>;
+}
+
+/// The session that is used now.
+#[derive(Clone, Debug)]
+pub(super) enum Present {
+    Up {
+        session: Session,
+        /// Of two sessions the later has the larger number.
+        number: u64,
+    },
+    Down {
+        /// Of the one before.
+        number: u64,
+    },
+    /// There will be none any more.
+    Over(SessionEnd),
+}
+
+impl Present {
+    pub(super) fn number(&self) -> u64 {
+        match self {
+            Self::Up { number, .. } | Self::Down { number } => *number,
+            Self::Over(_) => u64::MAX,
+        }
+    }
+}
+
+/// Between attempts to reach the server again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Nodes in one message: their names are short, most of them.
+const PLACES_BYTES: usize = 48 << 10;
+
+/// Asks in a session that is not used for anything else yet.
+async fn ask<O: Operation>(
+    session: &Session,
+    operation: O,
+) -> Result<(Result<O::Outcome, Errno>, Vec<Grant>), RequestError> {
+    Ok(Reply::read(session.request(operation.ask().into_bytes()).await?))
+}
+
+pub(super) async fn attach(session: &Session, path: &[u8], mount: &[u8]) -> Result<Attached, AttachError> {
+    let attach = Attach { path: Bytes::copy_from_slice(path), mount: Bytes::copy_from_slice(mount) };
+    let attached = ask(session, attach).await?.0.map_err(|_| AttachError::Foreign)?;
+    if attached.refusal.is_empty() { Ok(attached) } else { Err(AttachError::Refused(attached.refusal)) }
+}
+
+impl Remote {
+    /// The session, as soon as there is one that is later than number `after`; `None`: there will be none.
+    pub(super) async fn session(&self, after: u64) -> Option<(Session, u64)> {
+        let mut link = self.inner.present.subscribe();
+        let is_it = |link: &Present| match link {
+            Present::Up { number, .. } => *number > after,
+            Present::Down { .. } => false,
+            Present::Over(_) => true,
+        };
+        match &*link.wait_for(is_it).await.ok()? {
+            Present::Up { session, number } => Some((session.clone(), *number)),
+            Present::Down { .. } | Present::Over(_) => None,
+        }
+    }
+
+    /// Waits until the files cannot be used any more.
+    pub async fn ended(&self) -> SessionEnd {
+        let mut link = self.inner.present.subscribe();
+        match link.wait_for(|link| matches!(link, Present::Over(_))).await.as_deref() {
+            Ok(Present::Over(end)) => end.clone(),
+            _ => SessionEnd::Closed,
+        }
+    }
+
+    /// Uses no other session when this one is over; returns it.
+    pub fn stop(&self) -> Option<Session> {
+        match self.inner.present.send_replace(Present::Over(SessionEnd::Closed)) {
+            Present::Up { session, .. } => Some(session),
+            Present::Down { .. } | Present::Over(_) => None,
+        }
+    }
+
+    /// Waits for the end of a session, and makes the next, again and again.
+    pub(super) async fn keep_session(
+        remote: Weak<Inner>,
+        mut session: Session,
+        reconnect: Option<Arc<dyn Reconnect>>,
+    ) {
+        loop {
+            let end = session.ended().await;
+            let Some(remote_here) = remote.upgrade().map(|inner| Self { inner }) else { return };
+            let ours = matches!(end, SessionEnd::Closed | SessionEnd::Broken(_));
+            let again = reconnect.as_ref().filter(|_| !ours);
+            let is_over = !remote_here.session_lost(&end, again.is_some());
+            drop(remote_here);
+            let Some(reconnect) = again.filter(|_| !is_over) else { return };
+            tracing::warn!("{end}: operations wait until it is back");
+            let since = Instant::now();
+            let mut last_reason = String::new();
+            session = loop {
+                let attempt = async {
+                    let session = reconnect.connect().await?;
+                    let Some(remote) = remote.upgrade().map(|inner| Self { inner }) else {
+                        return Ok(None);
+                    };
+                    match remote.resume(&session).await {
+                        Ok(()) => Ok(Some(session)),
+                        Err(reason) => {
+                            session.close().await;
+                            Err(reason)
+                        }
+                    }
+                };
+                match attempt.await {
+                    Ok(Some(session)) => break session,
+                    Ok(None) => return,
+                    Err(reason) if reason == last_reason => {}
+                    Err(reason) => {
+                        tracing::warn!("{reason}");
+                        last_reason = reason;
+                    }
+                }
+                tokio::time::sleep(PAUSE).await;
+                let is_over = |inner: Arc<Inner>| matches!(*inner.present.borrow(), Present::Over(_));
+                if remote.upgrade().is_none_or(is_over) {
+                    return;
+                }
+            };
+            tracing::warn!("the server is back after {:.1} s", since.elapsed().as_secs_f64());
+        }
+    }
+
+    /// Nothing is known any more; false: and nothing will be.
+    fn session_lost(&self, end: &SessionEnd, comes_again: bool) -> bool {
+        let mut goes_on = false;
+        self.inner.present.send_modify(|link| match link {
+            Present::Over(_) => {}
+            Present::Up { number, .. } | Present::Down { number } if comes_again => {
+                goes_on = true;
+                *link = Present::Down { number: *number };
+            }
+            Present::Up { .. } | Present::Down { .. } => {
+                if *end != SessionEnd::Closed {
+                    tracing::error!(%end, "the server's files cannot be used any more");
+                }
+                *link = Present::Over(end.clone());
+            }
+        });
+        let client = &self.inner.client;
+        lock(&self.inner.files).values().for_each(|file| file.exclusive.store(0, Ordering::SeqCst));
+        client.cache().session_lost();
+        client.transfers.end();
+        client.locking.end();
+        goes_on
+    }
+
+    /// Takes back in a new session what there was in the one before. The error in words.
+    async fn resume(&self, session: &Session) -> Result<(), String> {
+        let client = &self.inner.client;
+        let attached = attach(session, &self.inner.path, &self.inner.mount).await;
+        let Attached { may_reclaim, boot, read_only, acts_for_all, .. } =
+            attached.map_err(|error| error.to_string())?;
+        if (read_only, acts_for_all) != (self.inner.read_only, self.inner.acts_for_all) {
+            return Err("the server's rights are not what they were: mount it again".to_owned());
+        }
+        let number = self.inner.present.borrow().number();
+        if !may_reclaim {
+            self.forfeit(number);
+        }
+        let lost = |error: RequestError| error.to_string();
+        let levels = client.cache().places();
+        for level in levels {
+            let mut asking = JoinSet::new();
+            for nodes in parts(level) {
+                let session = session.clone();
+                asking.spawn(async move { ask(&session, Reclaim { nodes }).await.map(drop) });
+            }
+            while let Some(asked) = asking.join_next().await {
+                asked.map_err(|error| error.to_string())?.map_err(lost)?;
+            }
+        }
+        let restarted = std::mem::replace(&mut *lock(&self.inner.boot), boot.clone()) != boot;
+        self.reopen(session, restarted).await.map_err(lost)?;
+        self.relock(session, may_reclaim).await.map_err(lost)?;
+        let _ = ask(session, EndReclaim {}).await.map_err(lost)?;
+        client.transfers.begin();
+        self.inner.present.send_modify(|link| {
+            if let Present::Down { .. } = link {
+                *link = Present::Up { session: session.clone(), number: number + 1 };
+            }
+        });
+        Ok(())
+    }
+
+    /// What has been written up to this session, and not told, is not told any more.
+    fn forfeit(&self, number: u64) {
+        let behind = &self.inner.client.behind;
+        if behind.bytes() > 0 {
+            tracing::error!(
+                "the server has given this mount up: {} bytes that it had not been told are lost",
+                behind.bytes()
+            );
+        }
+        self.inner.forfeited.send_replace(number);
+        // What waits to be sent is lost as it is.
+        for node in behind.nodes() {
+            self.send_tail(node, None);
+        }
+    }
+
+    /// Opens at the server what is open here. `restarted`: its machine was, and has lost what was not synced.
+    async fn reopen(&self, session: &Session, restarted: bool) -> Result<(), RequestError> {
+        let files: Vec<Arc<OpenFile>> = lock(&self.inner.files).values().cloned().collect();
+        let turns = Arc::new(Semaphore::new(ORDINARY_REQUESTS_MAX));
+        let mut opening = JoinSet::new();
+        for file in files.into_iter().filter(|file| file.far.initialized()) {
+            let (remote, session, turns) = (self.clone(), session.clone(), Arc::clone(&turns));
+            opening.spawn(async move {
+                let _turn = turns.acquire().await;
+                if restarted && file.loses_unsynced() {
+                    remote.failed(&file, Errno::IO);
+                }
+                let flags = file.flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC);
+                let open = Open { node: file.node, flags: flags.bits(), file: file.number, reclaims: true };
+                let turn = remote.inner.client.cache().begin();
+                let opened = ask(&session, open).await;
+                let mut cache = remote.inner.client.cache();
+                if let Ok((opened, grants)) = &opened {
+                    cache.granted(turn, grants);
+                    match opened {
+                        Ok(opened) => file.exclusive.store(opened.exclusive, Ordering::SeqCst),
+                        // Removed meanwhile, or nobody may open it any more: its users are told.
+                        Err(_) => file.is_gone.store(true, Ordering::SeqCst),
+                    }
+                }
+                cache.end(turn);
+                drop(cache);
+                opened.map(drop)
+            });
+        }
+        while let Some(opened) = opening.join_next().await {
+            opened.unwrap_or(Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Puts locks where they were.
+    async fn relock(&self, session: &Session, may_reclaim: bool) -> Result<(), RequestError> {
+        for (node, range, via) in self.inner.client.locking.all() {
+            let Some(file) = lock(&self.inner.files).get(&via).cloned() else { continue };
+            let put = super::locking::put(&range, via, 0, false);
+            let put = crate::message::PutLock { reclaims: may_reclaim, ..put };
+            let (state, _) = ask(session, put).await?;
+            if !state.is_ok_and(|state| state.done) {
+                tracing::error!(node, "another has taken a lock that a program here had");
+                self.inner.client.locking.note(node, via, super::LockRange { kind: None, ..range });
+                self.failed(&file, Errno::IO);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Cuts what is to be told into messages.
+fn parts(places: Vec<Place>) -> Vec<Vec<Place>> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for place in places {
+        // Numbers and tags, at most.
+        let more = place.name.len() + 40;
+        if bytes + more > PLACES_BYTES {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += more;
+        if let Some(part) = parts.last_mut() {
+            part.push(place);
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_told_in_messages_that_are_not_too_long() {
+        let place = |node| Place { node, parent: 1, name: vec![b'n'; 255].into(), times: u64::MAX };
+        let parts = parts((0..1000).map(place).collect());
+        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), 1000);
+        for part in parts {
+            let bytes = Reclaim { nodes: part }.ask().into_bytes();
+            assert!(bytes.len() < longhaul_transport::limits::CONTROL_BODY_BYTES_MAX, "{}", bytes.len());
+        }
+    }
+}

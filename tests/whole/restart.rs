@@ -1,0 +1,173 @@
+//! Servers that are gone and come back: what mounts had, they have again; who has been given up is told.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+
+use crate::mounting::Mounted;
+use crate::stage::process::wait_for;
+use crate::stage::{Need, Stage};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn open(mounted: &Mounted<'_>, name: &str) -> File {
+    File::options().read(true).write(true).open(mounted.path(name)).unwrap()
+}
+
+fn lock_all(file: &File) -> Result<(), Errno> {
+    let all = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(file, FcntlArg::F_OFD_SETLK(&all)).map(drop)
+}
+
+#[test]
+fn a_server_that_is_started_again_gives_mounts_back_what_they_had() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
+    let far = stage.path("far");
+    fs::create_dir_all(far.join("d/e")).unwrap();
+    fs::write(far.join("d/e/f"), vec![1; 1 << 20]).unwrap();
+    fs::write(far.join("locked"), "words").unwrap();
+    fs::write(far.join("removed"), "words").unwrap();
+    let server = stage.serve_and_restart();
+    let mounts = [Mounted::new(&stage, "one", &[]), Mounted::new(&stage, "other", &[])];
+    for signal in ["KILL", "TERM"] {
+        let [mine, theirs] = [open(&mounts[0], "locked"), open(&mounts[1], "locked")];
+        lock_all(&mine).unwrap();
+        let read_only = File::open(mounts[0].path("d/e/f")).unwrap();
+        let inode = read_only.metadata().unwrap().ino();
+        let file = open(&mounts[0], "d/e/f");
+        file.write_all_at(&[7; 1000], 0).unwrap();
+        file.sync_all().unwrap();
+        // Told to nobody yet.
+        file.write_all_at(signal.as_bytes(), 5000).unwrap();
+        server.restart(signal, 1.0);
+        // Somebody else looks: he sees all of it, however long that takes.
+        let begun = Instant::now();
+        let seen = fs::read(mounts[1].path("d/e/f")).unwrap();
+        assert!(begun.elapsed() < SOON);
+        assert_eq!((&seen[..1000], &seen[5000..5004]), (&[7; 1000][..], signal.as_bytes()));
+        assert_eq!(lock_all(&theirs), Err(Errno::EAGAIN), "the lock is there still");
+        let mut byte = [0];
+        read_only.read_exact_at(&mut byte, 5000).unwrap();
+        assert_eq!(
+            (byte[0], fs::metadata(mounts[0].path("d/e/f")).unwrap().ino()),
+            (signal.as_bytes()[0], inode)
+        );
+        file.write_all_at(b"goes on", 6000).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(&fs::read(far.join("d/e/f")).unwrap()[6000..6007], b"goes on");
+        drop(mine);
+        wait_for("the lock to go", SOON, || lock_all(&theirs).ok());
+    }
+    // What has gone in the meantime is gone.
+    let removed = open(&mounts[0], "removed");
+    removed.write_all_at(b"W", 0).unwrap();
+    removed.sync_all().unwrap();
+    fs::remove_file(far.join("removed")).unwrap();
+    server.restart("KILL", 0.0);
+    let error = wait_for("an error", SOON, || removed.metadata().err());
+    assert!([libc::ESTALE, libc::EIO].contains(&error.raw_os_error().unwrap()), "{error}");
+    fs::write(mounts[0].path("new"), "n").unwrap();
+    assert_eq!(fs::read_to_string(mounts[1].path("new")).unwrap(), "n");
+    drop(removed);
+    let [one, other] = mounts;
+    one.stop_having_written(1);
+    other.stop_having_known(0);
+}
+
+#[test]
+fn bytes_on_their_way_to_a_server_that_dies_get_there() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 20ms --rate 200Mbit");
+    let server = stage.serve_and_restart();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let file = File::options().read(true).write(true).create_new(true).open(mounted.path("big")).unwrap();
+    for number in 0..48 {
+        if number % 16 == 8 {
+            server.restart("KILL", 0.5);
+        }
+        file.write_all_at(&block, number << 20).unwrap();
+    }
+    file.sync_all().unwrap();
+    let there = fs::read(stage.path("far/big")).unwrap();
+    assert!(there.len() == 48 << 20 && there.chunks(1 << 20).all(|chunk| chunk == block));
+    // And those that are read.
+    let mut here = vec![0; 1 << 20];
+    let fresh = open(&mounted, "big");
+    for number in 0..48 {
+        if number == 3 {
+            server.restart("KILL", 0.5);
+        }
+        fresh.read_exact_at(&mut here, number << 20).unwrap();
+        assert!(here == block, "block {number}");
+    }
+}
+
+#[test]
+fn a_mount_that_does_not_come_back_in_time_is_told_what_it_has_lost() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
+    let far = stage.path("far");
+    fs::write(far.join("f"), "first words").unwrap();
+    let server = stage.serve_and_restart();
+    let mounts = [Mounted::new(&stage, "one", &[]), Mounted::new(&stage, "other", &[])];
+    let [mine, theirs] = [open(&mounts[0], "f"), File::open(mounts[1].path("f")).unwrap()];
+    lock_all(&mine).unwrap();
+    std::thread::sleep(Duration::from_millis(1500)); // nobody has wanted it for a while: it can be had alone
+    mine.write_all_at(b"x", 0).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    mine.write_all_at(b"FIRST", 0).unwrap();
+    kill(mounts[0].program.pid(), Signal::SIGSTOP).unwrap();
+    server.restart("KILL", 0.0);
+    // Waited for, and then not any more.
+    let begun = Instant::now();
+    let mut words = [0; 5];
+    theirs.read_exact_at(&mut words, 0).unwrap();
+    assert!((Duration::from_secs(15)..SOON).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert_eq!(&words[1..], b"irst");
+    let theirs = open(&mounts[1], "f");
+    lock_all(&theirs).unwrap();
+    kill(mounts[0].program.pid(), Signal::SIGCONT).unwrap();
+    let error = wait_for("an error", SOON, || mine.sync_all().err());
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert_eq!(&fs::read(far.join("f")).unwrap()[1..5], b"irst", "and nothing comes late");
+    // It goes on with what is there now.
+    assert_eq!(&fs::read(mounts[0].path("f")).unwrap()[1..], b"irst words");
+    assert!(mine.as_raw_fd() >= 0);
+}
+
+#[test]
+fn a_mount_whose_server_is_gone_waits_and_can_be_taken_out() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms");
+    let server = stage.serve();
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let mut patient = Mounted::new(&stage, "patient", &[]);
+    let hasty = Mounted::new(&stage, "hasty", &["--timeout", "2s"]);
+    // In order: the clients are told.
+    server.stop().expect(0);
+    patient.program.wait_to_say("operations wait");
+    assert_eq!(fs::read(hasty.path("f")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    std::thread::scope(|scope| {
+        let path = patient.path("f");
+        let reader = scope.spawn(move || fs::read(path));
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(!reader.is_finished());
+        patient.program.stop().expect(0);
+        assert!(reader.join().unwrap().is_err(), "and nobody is left waiting");
+    });
+    hasty.program.stop().expect(0);
+}
