@@ -56,7 +56,8 @@ fn a_server_that_is_started_again_gives_mounts_back_what_they_had() {
         // Somebody else looks: he sees all of it, however long that takes.
         let begun = Instant::now();
         let seen = fs::read(mounts[1].path("d/e/f")).unwrap();
-        assert!(begun.elapsed() < SOON);
+        // The server that is there says that it does not know the connection: nobody waits until nothing has answered for long.
+        assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
         assert_eq!((&seen[..1000], &seen[5000..5004]), (&[7; 1000][..], signal.as_bytes()));
         assert_eq!(lock_all(&theirs), Err(Errno::EAGAIN), "the lock is there still");
         let mut byte = [0];

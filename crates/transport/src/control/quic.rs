@@ -6,11 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use aws_lc_rs::hmac;
 use bytes::Bytes;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{
-    Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout, RecvStream, SendStream,
-    TransportConfig, VarInt,
+    Connection, ConnectionError, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, IdleTimeout,
+    RecvStream, SendStream, TransportConfig, VarInt,
 };
 
 use super::{Arriving, ControlGone, ENVELOPE_BYTES, Envelope};
@@ -80,6 +81,29 @@ impl QuicClient {
     }
 }
 
+/// Numbers of connections, at random. quinn's own are signed with a key of the process: packets for the process before
+/// would not be answered at all.
+struct ConnectionIds;
+
+const CONNECTION_ID_BYTES: usize = 8;
+
+impl ConnectionIdGenerator for ConnectionIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut id = [0; CONNECTION_ID_BYTES];
+        // Where the kernel has no randomness to give, there would be no keys either.
+        let _ = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty());
+        ConnectionId::new(&id)
+    }
+
+    fn cid_len(&self) -> usize {
+        CONNECTION_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
 /// Accepts QUIC connections.
 #[derive(Debug)]
 pub(crate) struct QuicServer {
@@ -87,14 +111,18 @@ pub(crate) struct QuicServer {
 }
 
 impl QuicServer {
-    /// Listens on a bound socket.
-    pub(crate) fn listen(socket: UdpSocket, tls: rustls::ServerConfig) -> io::Result<Self> {
+    /// Listens on a bound socket. By `secret`, which it keeps when it is started again, it can tell the clients of the
+    /// process before that their connections are gone (RFC 9000, 10.3): else they would find out when nothing has
+    /// answered for long.
+    pub(crate) fn listen(socket: UdpSocket, tls: rustls::ServerConfig, secret: [u8; 32]) -> io::Result<Self> {
         let crypto = QuicServerConfig::try_from(tls).map_err(io::Error::other)?;
         let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         // Its hello is all that a client may say before it is let in.
         config.transport_config(Arc::new(transport_config(1, MESSAGE_WINDOW_BYTES)));
         let runtime = Arc::new(quinn::TokioRuntime);
-        Ok(Self { endpoint: Endpoint::new(EndpointConfig::default(), Some(config), socket, runtime)? })
+        let mut endpoint = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &secret)));
+        endpoint.cid_generator(|| Box::new(ConnectionIds));
+        Ok(Self { endpoint: Endpoint::new(endpoint, Some(config), socket, runtime)? })
     }
 
     /// The next connection attempt; `None` when the server is shutting down. An address that has not been proved
@@ -235,7 +263,8 @@ mod tests {
         let (server, client) = (Identity::ephemeral(), Identity::ephemeral());
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let listener = QuicServer::listen(socket, server_config(&server).unwrap()).unwrap();
+        let listener =
+            QuicServer::listen(socket, server_config(&server).unwrap(), server.derived_secret()).unwrap();
         let trust = Arc::new(HostTrust::Pinned(server.public()));
         let dialer = QuicClient::new(ClientTls::new(&client, trust, Purpose::Control).unwrap()).unwrap();
         let (near, far) = tokio::join!(dialer.connect(address), async {

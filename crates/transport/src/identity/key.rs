@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aws_lc_rs::hmac;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
@@ -148,6 +149,7 @@ impl fmt::Debug for Fingerprint {
 pub struct Identity {
     public: PublicKey,
     certified: Arc<CertifiedKey>,
+    derived: [u8; 32],
 }
 
 impl fmt::Debug for Identity {
@@ -155,6 +157,9 @@ impl fmt::Debug for Identity {
         write!(f, "Identity({})", self.public.fingerprint())
     }
 }
+
+/// What [`Identity::derived_secret`] is for.
+const DERIVATION: &[u8] = b"longhaul: QUIC stateless reset";
 
 impl Identity {
     /// A new key that lives in memory only.
@@ -176,7 +181,16 @@ impl Identity {
         pkcs8.extend_from_slice(seed);
         let der = PrivatePkcs8KeyDer::from(pkcs8);
         let signer = rustls::crypto::aws_lc_rs::sign::any_eddsa_type(&der).expect("the form of RFC 8410");
-        Self { public, certified: Arc::new(CertifiedKey::new(vec![public.to_spki()], signer)) }
+        let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, seed), DERIVATION);
+        let mut secret = [0; 32];
+        secret.copy_from_slice(derived.as_ref());
+        let certified = Arc::new(CertifiedKey::new(vec![public.to_spki()], signer));
+        Self { public, certified, derived: secret }
+    }
+
+    /// A secret of the key's holder, the same in all of his processes: what it signs here has nothing to do with signatures.
+    pub(crate) fn derived_secret(&self) -> [u8; 32] {
+        self.derived
     }
 
     /// Reads a private key file in OpenSSH's format.

@@ -98,6 +98,7 @@ impl Server {
     /// When the port is taken or needs rights.
     pub fn bind(options: ServerOptions, door: impl Door) -> io::Result<Self> {
         let tls = server_config(&options.identity).map_err(io::Error::other)?;
+        let secret = options.identity.derived_secret();
         let mut attempts = 0;
         let mut listen = options.listen;
         let (tcp, udp) = loop {
@@ -124,7 +125,13 @@ impl Server {
             added: Notify::new(),
             handshakes: Handshakes::default(),
         });
-        Ok(Self { tcp, quic: QuicServer::listen(udp, tls.clone())?, tls: Arc::new(tls), address, state })
+        Ok(Self {
+            tcp,
+            quic: QuicServer::listen(udp, tls.clone(), secret)?,
+            tls: Arc::new(tls),
+            address,
+            state,
+        })
     }
 
     /// Where it listens.
