@@ -284,14 +284,47 @@ fn check_time() -> Duration {
 fn readers_and_writers_on_two_mounts_agree_on_an_order() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
     let stage = Stage::shared(&format!("--rtt 4ms --rate 1Gbit {CUTS}"));
+    fill(&stage);
+    let _server = stage.serve();
+    play(&stage, check_time(), |_| {});
+}
+
+/// How long a server lives here. A mount needs a second or two to find the next, and as long to take back what it had.
+const LIFE: Duration = Duration::from_secs(5);
+
+#[test]
+fn readers_and_writers_agree_on_an_order_whatever_happens_to_their_server() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 4ms --rate 1Gbit");
+    fill(&stage);
+    let server = stage.serve_and_restart();
+    play(&stage, check_time() * 2, |is_over| {
+        for signal in ["KILL", "TERM"].iter().cycle() {
+            let begun = Instant::now();
+            while begun.elapsed() < LIFE {
+                std::thread::sleep(Duration::from_millis(100));
+                if is_over() {
+                    return;
+                }
+            }
+            server.restart(signal, 0.5);
+        }
+    });
+}
+
+/// What is played with.
+fn fill(stage: &Stage) {
     let far = stage.path("far");
     fs::write(far.join("bytes"), vec![0; 4 << 20]).unwrap();
     fs::write(far.join("reopened"), vec![0; 2 << 20]).unwrap();
     fs::write(far.join("alone"), vec![0; 6000]).unwrap();
     fs::write(far.join("named"), "0").unwrap();
     symlink("0", far.join("link")).unwrap();
-    let _server = stage.serve();
-    let mounts = [Mounted::new(&stage, "one", &[]), Mounted::new(&stage, "other", &[])];
+}
+
+/// Readers and writers of all kinds on two mounts, while `faults` happen; then whether there is an order.
+fn play(stage: &Stage, until: Duration, faults: impl FnOnce(&dyn Fn() -> bool) + Send) {
+    let mounts = [Mounted::new(stage, "one", &[]), Mounted::new(stage, "other", &[])];
     let open = |mounted: &Mounted<'_>, writes: bool| {
         File::options().read(true).write(writes).open(mounted.path("bytes")).unwrap()
     };
@@ -319,10 +352,10 @@ fn readers_and_writers_on_two_mounts_agree_on_an_order() {
         ("a link's target", users(&mounts, |m, _| Box::new(Link(m.path("link"))))),
     ];
     let begun = Instant::now();
-    let until = check_time();
     let histories: Vec<(&str, Mutex<Vec<Op>>)> =
         registers.iter().map(|(name, _)| (*name, Mutex::default())).collect();
     std::thread::scope(|scope| {
+        scope.spawn(|| faults(&|| begun.elapsed() + LIFE > until));
         for ((_, users), (_, history)) in registers.iter().zip(&histories) {
             for (number, (register, writes)) in users.iter().enumerate() {
                 scope.spawn(move || {
