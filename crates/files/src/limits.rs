@@ -144,6 +144,19 @@ const _: () = assert!(BLOCKS_COMING_MAX <= SENDINGS_MAX);
 /// Names of one directory that a client reads: as many as a copy takes of one.
 pub const LISTING_ENTRIES_MAX: usize = 4 << 20;
 
+/// Directories that are listed ahead of somebody who walks through a tree, at first; and twice as many after each that he
+/// has come to.
+pub const LISTINGS_AHEAD_FIRST: usize = 4;
+
+/// And at most: with 16 names each, as source trees have, some 5 MiB.
+pub const LISTINGS_AHEAD_MAX: usize = 1024;
+
+/// Of these, on their way at a time: a quarter of the requests that others leave.
+pub const LISTINGS_COMING_MAX: usize = 64;
+
+/// Directories that he may come to, 8 bytes each.
+pub const LISTINGS_TO_COME_MAX: usize = 64 << 10;
+
 /// Requests of a client's that may wait for others, such as for a lease that another is to give up: some of those that the control
 /// channel takes are left for what others wait for.
 pub const ORDINARY_REQUESTS_MAX: usize = longhaul_transport::limits::CONTROL_STREAMS_MAX as usize - 64;

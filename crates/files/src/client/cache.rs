@@ -470,6 +470,17 @@ impl Cache {
         Some(Arc::new(listing))
     }
 
+    /// Whether a directory has been listed.
+    pub(super) fn is_listed(&self, now: Nanos, node: u64) -> bool {
+        self.valid(now, node).is_some_and(|kept| kept.listing.is_some())
+    }
+
+    /// The listing in which a directory was found.
+    pub(super) fn listing_above(&self, now: Nanos, node: u64) -> Option<Arc<Vec<Listed>>> {
+        let (parent, _) = self.nodes.get(&node)?.place.as_ref()?;
+        self.valid(now, *parent)?.listing.clone()
+    }
+
     /// A part of a file.
     pub(super) fn block(&mut self, now: Nanos, node: u64, place: u64) -> Option<Bytes> {
         let kept = self.valid(now, node)?;

@@ -124,7 +124,7 @@ impl Remote {
         looks: bool,
     ) -> Result<LockState, Errno> {
         let file = self.far(&*self.open_file(file)?).await?;
-        self.call(put(&range, file, wait, looks)).await.0
+        self.call(put(&range, file, wait, looks)).await.outcome
     }
 
     /// Puts a lock on a range of an open file, or takes it away, as fcntl(2) with `F_SETLK`. 1 RTT.
@@ -166,7 +166,7 @@ impl Remote {
                 // `None` again: the session is over, and who waited in it is not known in the next.
                 end = tokio::select! {
                     has_it = &mut granted => has_it.ok().map(Ok),
-                    () = &mut interrupted => match self.call(StopWaiting { wait: number }).await.0 {
+                    () = &mut interrupted => match self.call(StopWaiting { wait: number }).await.outcome {
                         // Too late: it is on its way, or was lost with a session.
                         Err(Errno::NOENT) => granted.await.ok().map(Ok),
                         Ok(_) => Some(Err(Errno::INTR)),

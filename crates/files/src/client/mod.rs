@@ -3,6 +3,7 @@
 
 mod behind;
 mod cache;
+mod listing;
 mod locking;
 mod metrics;
 mod open_files;
@@ -25,14 +26,15 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::sync::{Notify, Semaphore, watch};
 
-use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, LISTING_ENTRIES_MAX, ORDINARY_REQUESTS_MAX, RENEW_EVERY};
+use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, ORDINARY_REQUESTS_MAX, RENEW_EVERY};
 use crate::message::{
     Attached, Attr, Caller, Create, FileSystem, Forget, Forgotten, GetAttr, GetXattr, Grant, Link, ListXattr,
-    Listed, Lookup, Loser, Make, NewTime, Node, Notice, Operation, ReadDir, ReadLink, Remove, RemoveXattr,
-    Rename, Renew, Reply, SetAttr, SetXattr, StatFs, Statistics, SyncDir, Tells, WireTime,
+    Lookup, Loser, Make, NewTime, Notice, Operation, ReadLink, Remove, RemoveXattr, Rename, Renew, Reply,
+    SetAttr, SetXattr, StatFs, Statistics, SyncDir, Tells, WireTime,
 };
 use behind::Behind;
 use cache::{Cache, Nanos, OwnChange, Turn};
+use listing::Walk;
 use locking::Locking;
 pub use locking::{LockHeld, LockRange};
 use metrics::Metrics;
@@ -242,6 +244,9 @@ struct Inner {
     last_file: AtomicU64,
     /// Blocks on their way: those who wait for one share it.
     coming: Mutex<HashMap<(u64, u64), Coming>>,
+    walk: Mutex<Walk>,
+    /// Listings on their way, likewise.
+    listings_coming: Mutex<HashMap<u64, Coming>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -280,6 +285,8 @@ impl Remote {
                 files: Mutex::default(),
                 last_file: AtomicU64::new(0),
                 coming: Mutex::default(),
+                walk: Mutex::default(),
+                listings_coming: Mutex::default(),
             }),
         };
         let _ = remote.inner.client.remote.set(Arc::downgrade(&remote.inner)); // attached twice: the server refuses
@@ -294,7 +301,7 @@ impl Remote {
         while let Some(inner) = remote.upgrade() {
             let sent = now();
             let remote = Self { inner };
-            if remote.vital_call(Renew {}).await.0.is_ok() {
+            if remote.vital_call(Renew {}).await.outcome.is_ok() {
                 remote.inner.client.cache().renewed(sent, LEASE_TERM);
             }
             if matches!(*remote.inner.present.borrow(), Present::Over(_)) {
@@ -342,23 +349,24 @@ impl Remote {
         self.inner.user
     }
 
-    async fn call<O: Operation>(&self, operation: O) -> (Result<O::Outcome, Errno>, Vec<Grant>) {
+    async fn call<O: Operation>(&self, operation: O) -> Answer<O::Outcome> {
         let _ordinary = self.inner.client.ordinary.acquire().await;
         self.vital_call(operation).await
     }
 
     /// As [`call`](Self::call), of what others may wait for: it finds room however much is being asked.
-    async fn vital_call<O: Operation>(&self, operation: O) -> (Result<O::Outcome, Errno>, Vec<Grant>) {
+    async fn vital_call<O: Operation>(&self, operation: O) -> Answer<O::Outcome> {
         self.inner.client.asked.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
         let answer = self.in_time(self.answer::<O>(operation.ask().into_bytes())).await;
         self.inner.client.metrics.add(O::NAME, begun.elapsed());
-        answer.ok().flatten().unwrap_or_else(|| (Err(Errno::IO), Vec::new()))
+        let none = || Answer { outcome: Err(Errno::IO), grants: Vec::new(), asked_again: false };
+        answer.ok().flatten().unwrap_or_else(none)
     }
 
     /// Asks, in the next session if this one is over; `None`: there is no other, or it cannot be asked.
-    async fn answer<O: Operation>(&self, body: Bytes) -> Option<(Result<O::Outcome, Errno>, Vec<Grant>)> {
-        let mut after = 0;
+    async fn answer<O: Operation>(&self, body: Bytes) -> Option<Answer<O::Outcome>> {
+        let (mut after, mut asked_again) = (0, false);
         loop {
             let (session, number) = self.session(after).await?;
             after = number;
@@ -366,7 +374,7 @@ impl Remote {
                 Ok(reply) => match Reply::read(reply) {
                     // The server has ended the session, and has not told yet.
                     (Err(Errno::NODEV), _) => {}
-                    answer => return Some(answer),
+                    (outcome, grants) => return Some(Answer { outcome, grants, asked_again }),
                 },
                 Err(RequestError::Ended(_)) => {}
                 Err(error @ RequestError::TooLong(_)) => {
@@ -374,6 +382,7 @@ impl Remote {
                     return None;
                 }
             }
+            asked_again = true;
         }
     }
 
@@ -390,7 +399,7 @@ impl Remote {
         keep: impl FnOnce(&mut Cache, Turn, &Result<O::Outcome, Errno>),
     ) -> Result<O::Outcome, Errno> {
         let asking = Asking::begin(&self.inner.client);
-        let (outcome, grants) = self.call(operation).await;
+        let Answer { outcome, grants, .. } = self.call(operation).await;
         let mut cache = self.inner.client.cache();
         outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
         cache.granted(asking.turn, &grants);
@@ -406,9 +415,19 @@ impl Remote {
         changes: &[OwnChange<'_>],
         keep: impl FnOnce(&mut Cache, &O::Outcome),
     ) -> Result<O::Outcome, Errno> {
+        self.change_or_again(operation, changes, keep).await.0
+    }
+
+    /// The same; true: it was asked more than once, as a session was over, and may have been made before.
+    async fn change_or_again<O: Operation>(
+        &self,
+        operation: O,
+        changes: &[OwnChange<'_>],
+        keep: impl FnOnce(&mut Cache, &O::Outcome),
+    ) -> (Result<O::Outcome, Errno>, bool) {
         let asking = Asking::begin(&self.inner.client);
         let changing = Changing::begin(&self.inner.client, changes);
-        let (outcome, grants) = self.call(operation).await;
+        let Answer { outcome, grants, asked_again } = self.call(operation).await;
         drop(changing);
         let mut cache = self.inner.client.cache();
         outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
@@ -418,7 +437,7 @@ impl Remote {
             keep(&mut cache, outcome);
         }
         drop(cache);
-        outcome
+        (outcome, asked_again)
     }
 
     /// What has been done so far.
@@ -552,7 +571,7 @@ impl Remote {
         let (caller, target) = (caller.into(), Bytes::new());
         let new_name = Bytes::copy_from_slice(name);
         let make = Make { parent, name: new_name, mode, target, device_major, device_minor, caller };
-        self.make_node(make, parent, name).await
+        self.make_node(make).await
     }
 
     /// Makes a symbolic link.
@@ -572,21 +591,30 @@ impl Remote {
             device_minor: 0,
             caller: caller.into(),
         };
-        self.make_node(make, parent, name).await
+        self.make_node(make).await
     }
 
-    async fn make_node<O: Operation<Outcome = Node>>(
-        &self,
-        make: O,
-        parent: u64,
-        name: &[u8],
-    ) -> Result<Attr, Errno> {
-        let change = [OwnChange::of_name(parent, name)];
-        let made = self.change(make, &change, |cache, made| {
+    async fn make_node(&self, make: Make) -> Result<Attr, Errno> {
+        let (parent, name, mode, target) = (make.parent, make.name.clone(), make.mode, make.target.clone());
+        let change = [OwnChange::of_name(parent, &name)];
+        let made = self.change_or_again(make, &change, |cache, made| {
             cache.tell(made.attr.node);
-            cache.found_at(made.attr.node, parent, Bytes::copy_from_slice(name));
+            cache.found_at(made.attr.node, parent, name.clone());
         });
-        Ok(made.await?.attr)
+        match made.await {
+            (Err(Errno::EXIST), true) => {
+                // Made by the server that died before it could answer, if it is what was to be made.
+                let there = self.look_up(parent, &name).await?;
+                let is_it = there.mode & KIND == mode & KIND
+                    && (target.is_empty() || self.read_link(there.node).await? == target);
+                if is_it {
+                    return Ok(there);
+                }
+                self.forget(there.node, 1);
+                Err(Errno::EXIST)
+            }
+            (made, _) => Ok(made?.attr),
+        }
     }
 
     /// Makes a file and opens it.
@@ -599,10 +627,12 @@ impl Remote {
         caller: User,
     ) -> Result<(Attr, u64), Errno> {
         let new_name = Bytes::copy_from_slice(name);
-        let (caller, number) = (caller.into(), self.file_number());
-        let create = Create { parent, name: new_name, mode, flags: flags.bits(), caller, file: number };
+        let number = self.file_number();
+        let bits = flags.bits();
+        let create =
+            Create { parent, name: new_name, mode, flags: bits, caller: caller.into(), file: number };
         let (change, place) = ([OwnChange::of_name(parent, name)], Bytes::copy_from_slice(name));
-        let created = self.change(create, &change, |cache, created| {
+        let created = self.change_or_again(create, &change, |cache, created| {
             let attr = created.node.attr;
             // Nothing of what this reply is the first to tell of can have been changed here, or be known by another.
             let is_new = cache.is_first_told(attr.node);
@@ -618,7 +648,21 @@ impl Remote {
                 cache.end(turn);
             }
         });
-        let created = created.await?;
+        let created = match created.await {
+            (Err(Errno::EXIST), true) if flags.contains(OFlags::EXCL) => {
+                // As above.
+                let there = self.look_up(parent, name).await?;
+                self.forget(there.node, 1);
+                let is_new =
+                    there.size == 0 && there.mode & KIND == rustix::fs::FileType::RegularFile.as_raw_mode();
+                if !is_new {
+                    return Err(Errno::EXIST);
+                }
+                let flags = flags.difference(OFlags::EXCL);
+                return Box::pin(self.create(parent, name, mode, flags, caller)).await;
+            }
+            (created, _) => created?,
+        };
         let mode = created.node.attr.mode;
         let far = Far { exclusive: created.exclusive, mode };
         self.add_file(number, created.node.attr.node, flags, Some(far));
@@ -631,7 +675,11 @@ impl Remote {
         let change = OwnChange::of_name(parent, name);
         let changes = std::iter::once(change).chain(removed).collect::<Vec<_>>();
         let ask = Remove { parent, name: Bytes::copy_from_slice(name), is_dir };
-        self.change(ask, &changes, Self::lost_name).await.map(drop)
+        match self.change_or_again(ask, &changes, Self::lost_name).await {
+            // It was there, and nobody else can have removed it without a word.
+            (Err(Errno::NOENT), true) if changes.len() > 1 => Ok(()),
+            (removed, _) => removed.map(drop),
+        }
     }
 
     /// A node has lost a name: that is a change of it, too.
@@ -659,7 +707,7 @@ impl Remote {
         let moved = [self.known_name(parent, name), self.known_name(new_parent, new_name)];
         let names = [(parent, name), (new_parent, new_name)];
         let changes = names.map(|(node, name)| OwnChange::of_name(node, name));
-        let changes = changes.into_iter().chain(moved.into_iter().flatten()).collect::<Vec<_>>();
+        let changes = changes.into_iter().chain(moved.iter().flatten().copied()).collect::<Vec<_>>();
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
         let (old, new) = ((parent, name.clone()), (new_parent, new_name.clone()));
         let ask = Rename { parent, name, new_parent, new_name, flags };
@@ -668,7 +716,11 @@ impl Remote {
             cache.found_at(moved.moved, new.0, new.1);
             Self::lost_name(cache, moved);
         };
-        self.change(ask, &changes, keep).await.map(drop)
+        let was_there = moved[0].is_some();
+        match self.change_or_again(ask, &changes, keep).await {
+            (Err(Errno::NOENT), true) if was_there => Ok(()),
+            (renamed, _) => renamed.map(drop),
+        }
     }
 
     /// Gives a node another name.
@@ -676,56 +728,27 @@ impl Remote {
         self.flush_node(node).await; // its size is told
         let changes = [OwnChange::of_name(parent, name), OwnChange::of(node)];
         let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
-        let linked = self.change(ask, &changes, |cache, linked| {
+        let linked = self.change_or_again(ask, &changes, |cache, linked| {
             cache.tell(linked.attr.node);
             cache.found_at(linked.attr.node, parent, Bytes::copy_from_slice(name));
         });
-        Ok(linked.await?.attr)
+        match linked.await {
+            (Err(Errno::EXIST), true) => {
+                let attr = self.look_up(parent, name).await?;
+                if attr.node == node { Ok(attr) } else { Err(Errno::EXIST) }
+            }
+            (linked, _) => Ok(linked?.attr),
+        }
     }
 
     /// Makes a directory's names durable.
     pub async fn sync_dir(&self, node: u64) -> Result<(), Errno> {
-        self.call(SyncDir { node }).await.0.map(drop)
-    }
-
-    /// All of a directory. The nodes in it count when they are used: see [`tell`](Self::tell).
-    pub async fn read_dir(&self, node: u64) -> Result<Arc<Vec<Listed>>, Errno> {
-        if let Some(listing) = self.inner.client.cache().listing(now(), node) {
-            return Ok(listing);
-        }
-        // It shows sizes.
-        self.flush_all(self.inner.client.behind.nodes()).await;
-        let asking = Asking::begin(&self.inner.client);
-        let mut entries: Vec<Listed> = Vec::new();
-        loop {
-            let from = entries.last().map_or(0, |entry| entry.next);
-            let part = self.learn(ReadDir { node, from }, |cache, turn, part| {
-                for entry in part.iter().flat_map(|part| &part.entries) {
-                    if let Some(attr) = entry.attr {
-                        cache.found_at(attr.node, node, entry.name.clone());
-                        cache.keep_attr(turn, attr);
-                    }
-                }
-            });
-            let part = part.await?;
-            let stands_still = part.entries.is_empty();
-            entries.extend(part.entries);
-            if part.at_end || stands_still || entries.len() >= LISTING_ENTRIES_MAX {
-                break;
-            }
-        }
-        let listing = Arc::new(entries);
-        let mut cache = self.inner.client.cache();
-        if !cache.keep_listing(asking.turn, node, Arc::clone(&listing)) {
-            cache.give_up_listing(Arc::clone(&listing));
-        }
-        self.inner.client.may_forget(cache);
-        Ok(listing)
+        self.call(SyncDir { node }).await.outcome.map(drop)
     }
 
     /// The file system that a node is on.
     pub async fn file_system(&self, node: u64) -> Result<FileSystem, Errno> {
-        self.call(StatFs { node }).await.0
+        self.call(StatFs { node }).await.outcome
     }
 
     /// The value of an extended attribute.
@@ -733,7 +756,7 @@ impl Remote {
         if self.known_attr(node).is_some_and(|attr| attr.no_xattrs) {
             return Err(Errno::NODATA);
         }
-        Ok(self.call(GetXattr { node, name: Bytes::copy_from_slice(name) }).await.0?.data)
+        Ok(self.call(GetXattr { node, name: Bytes::copy_from_slice(name) }).await.outcome?.data)
     }
 
     /// Sets an extended attribute; `flags` as in setxattr(2).
@@ -753,7 +776,7 @@ impl Remote {
         if self.known_attr(node).is_some_and(|attr| attr.no_xattrs) {
             return Ok(Bytes::new());
         }
-        Ok(self.call(ListXattr { node }).await.0?.data)
+        Ok(self.call(ListXattr { node }).await.outcome?.data)
     }
 
     /// Removes an extended attribute.
@@ -763,6 +786,17 @@ impl Remote {
         let ask = RemoveXattr { node, name: Bytes::copy_from_slice(name) };
         self.change(ask, &[change], |_, _| {}).await.map(drop)
     }
+}
+
+/// What a file is, in a mode.
+const KIND: u32 = 0o170_000;
+
+/// What has come of a request.
+struct Answer<T> {
+    outcome: Result<T, Errno>,
+    grants: Vec<Grant>,
+    /// It was asked in another session before, which was over before its answer came.
+    asked_again: bool,
 }
 
 /// A question under way; it ends when its asker gives up waiting, too.

@@ -376,7 +376,7 @@ impl Remote {
     /// Reads at the server. 1 RTT, and the time of the bytes.
     async fn read_at_server(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
         if length as usize <= INLINE_BYTES_MAX {
-            let mut data = self.call(Read { file, offset, length, transfer: 0 }).await.0?.data;
+            let mut data = self.call(Read { file, offset, length, transfer: 0 }).await.outcome?.data;
             data.truncate(length as usize); // whatever the server says
             return Ok(data);
         }
@@ -384,7 +384,7 @@ impl Remote {
         while attempts > 0 {
             let awaited = self.inner.client.transfers.expect(length as usize);
             let transfer = awaited.number;
-            let mut content = self.call(Read { file, offset, length, transfer }).await.0?;
+            let mut content = self.call(Read { file, offset, length, transfer }).await.outcome?;
             if content.on_lanes == 0 {
                 content.data.truncate(length as usize);
                 return Ok(content.data);
@@ -441,7 +441,7 @@ impl Remote {
             && OFlags::from_bits_retain(how.flags).intersects(synced)
             && !file.flags.intersects(synced)
         {
-            written = self.call(Sync { file: far, data_only: true }).await.0.map(drop);
+            written = self.call(Sync { file: far, data_only: true }).await.outcome.map(drop);
         }
         if file.is_patient(HowWritten::default()) {
             self.may_acquire(&file, far);
@@ -646,7 +646,7 @@ impl Remote {
     ) -> Result<(), Errno> {
         let appends = file.flags.contains(OFlags::APPEND);
         if data.len() <= INLINE_BYTES_MAX {
-            return self.vital_call(Write { file: far, offset, data, drops_set_id }).await.0.map(drop);
+            return self.vital_call(Write { file: far, offset, data, drops_set_id }).await.outcome.map(drop);
         }
         let many_wait = {
             let table = lock(&file.writes);
@@ -659,7 +659,7 @@ impl Remote {
             while at < data.len() {
                 let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
                 let (offset, length) = (offset + at as u64, part.len());
-                self.vital_call(Write { file: far, offset, data: part, drops_set_id }).await.0?;
+                self.vital_call(Write { file: far, offset, data: part, drops_set_id }).await.outcome?;
                 at += length;
             }
             return Ok(());
@@ -693,7 +693,7 @@ impl Remote {
             let done = self.inner.client.transfers.send(object, offset, data.clone());
             session.lanes().push(Extent { object, offset, length, whole: false }).await;
             if let Some(below) = settle {
-                self.vital_call(Settle { file: far, below, write: None }).await.0?;
+                self.vital_call(Settle { file: far, below, write: None }).await.outcome?;
             }
             match self.in_time(done).await? {
                 Ok(Ok(())) => return Ok(()),
@@ -703,7 +703,7 @@ impl Remote {
                     return self
                         .vital_call(Settle { file: far, below: 0, write })
                         .await
-                        .0
+                        .outcome
                         .and(Err(Errno::IO));
                 }
                 // Once more in the next session: the same bytes at the same place.
@@ -723,7 +723,7 @@ impl Remote {
             let of_node = files.values().filter(|other| other.node == file.node);
             of_node.map(|file| (Arc::clone(file), file.stored.load(Ordering::SeqCst))).collect()
         };
-        self.call(Sync { file: far, data_only }).await.0?;
+        self.call(Sync { file: far, data_only }).await.outcome?;
         // The server's machine may have been started again meanwhile: then it had no more to sync.
         file.check()?;
         for (file, stored) in stored {
@@ -766,7 +766,7 @@ impl Remote {
         let file = self.open_file(file)?;
         self.flush_node(file.node).await;
         let file = self.far(&file).await?;
-        Ok(self.call(Seek { file, offset, hole }).await.0?.count)
+        Ok(self.call(Seek { file, offset, hole }).await.outcome?.count)
     }
 
     /// As copy_file_range(2): how many bytes, which may be fewer.
