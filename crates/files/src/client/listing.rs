@@ -1,7 +1,7 @@
 //! Directories. Whoever lists one and then another below it is walking a tree: what he comes to next is asked for ahead,
 //! many directories at a time, as far as he has been followed with success.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use rustix::fs::FileType;
@@ -18,8 +18,9 @@ use crate::message::{Listed, ReadDir};
 /// Somebody who walks through a tree. Pure.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// Directories that he will come to, the next one last.
-    to_come: Vec<u64>,
+    /// Directories that he will come to: first those below where he is, then those beside it and above, last what is
+    /// below them.
+    to_come: VecDeque<u64>,
     /// Listings that have been asked for, and that he has not come to.
     ahead: HashSet<u64>,
     /// How many there may be of these.
@@ -28,30 +29,35 @@ pub(super) struct Walk {
 
 impl Default for Walk {
     fn default() -> Self {
-        Self { to_come: Vec::new(), ahead: HashSet::new(), allowed: LISTINGS_AHEAD_FIRST }
+        Self { to_come: VecDeque::new(), ahead: HashSet::new(), allowed: LISTINGS_AHEAD_FIRST }
     }
 }
 
 impl Walk {
-    /// He has come to a directory, which has `siblings` in the order of their listing. Where it was not expected, another
-    /// walk begins.
-    fn comes_to(&mut self, dir: u64, siblings: impl Iterator<Item = u64>) {
-        if self.ahead.remove(&dir) {
+    /// He has come to a directory; `siblings` are those beside it that nobody has listed. Where it was not expected, another
+    /// walk begins. (Programs have orders of their own: find(1) sorts by inode number.)
+    fn comes_to(&mut self, dir: u64, siblings: impl FnOnce() -> Vec<u64>) {
+        let is_ahead = self.ahead.remove(&dir);
+        let expected = self.to_come.iter().position(|next| *next == dir);
+        if let Some(place) = expected {
+            self.to_come.remove(place);
+        }
+        if is_ahead || expected.is_some() {
             self.allowed = (self.allowed * 2).min(LISTINGS_AHEAD_MAX);
-        } else if let Some(place) = self.to_come.iter().rposition(|next| *next == dir) {
-            self.to_come.truncate(place); // what was before it he has passed by
         } else {
             *self = Self::default();
-            let after: Vec<u64> = siblings.skip_while(|sibling| *sibling != dir).skip(1).collect();
-            self.may_go_on_to(after.into_iter());
+            self.to_come.extend(siblings().into_iter().filter(|sibling| *sibling != dir));
         }
     }
 
-    /// He may go on to these, in their order.
-    fn may_go_on_to(&mut self, dirs: impl DoubleEndedIterator<Item = u64>) {
-        self.to_come.extend(dirs.rev());
-        let too_many = self.to_come.len().saturating_sub(LISTINGS_TO_COME_MAX);
-        self.to_come.drain(..too_many); // the last that he will come to
+    /// These are in a directory that he `is_in`, or that has been listed ahead.
+    fn may_go_on_to(&mut self, dirs: Vec<u64>, is_in: bool) {
+        if is_in {
+            dirs.into_iter().rev().for_each(|dir| self.to_come.push_front(dir));
+        } else {
+            self.to_come.extend(dirs);
+        }
+        self.to_come.truncate(LISTINGS_TO_COME_MAX);
     }
 
     /// A directory to ask for now.
@@ -59,7 +65,7 @@ impl Walk {
         if self.ahead.len() >= self.allowed {
             return None;
         }
-        let next = self.to_come.pop()?;
+        let next = self.to_come.pop_front()?;
         self.ahead.insert(next);
         Some(next)
     }
@@ -91,22 +97,23 @@ impl Remote {
         };
         let above = self.inner.client.cache().listing_above(now(), node);
         if let Some(above) = above {
-            lock(&self.inner.walk).comes_to(node, above.iter().filter_map(is_dir));
-            self.walk_on(&listing);
+            let siblings = || self.unlisted(&above);
+            lock(&self.inner.walk).comes_to(node, siblings);
+            self.walk_on(&listing, true);
         }
         Ok(listing)
     }
 
-    /// Asks for listings ahead, those below this one first.
-    fn walk_on(&self, listing: &[Listed]) {
+    /// The directories in a listing that have not been listed themselves.
+    fn unlisted(&self, listing: &[Listed]) -> Vec<u64> {
+        let (cache, now) = (self.inner.client.cache(), now());
+        listing.iter().filter_map(is_dir).filter(|dir| !cache.is_listed(now, *dir)).collect()
+    }
+
+    /// Asks for listings ahead, also of what is in this one.
+    fn walk_on(&self, listing: &[Listed], is_in: bool) {
         let mut walk = lock(&self.inner.walk);
-        {
-            let cache = self.inner.client.cache();
-            let now = now();
-            let unknown = |dir: &u64| !cache.is_listed(now, *dir);
-            let dirs: Vec<u64> = listing.iter().filter_map(is_dir).filter(unknown).collect();
-            walk.may_go_on_to(dirs.into_iter());
-        }
+        walk.may_go_on_to(self.unlisted(listing), is_in);
         loop {
             if lock(&self.inner.listings_coming).len() >= LISTINGS_COMING_MAX {
                 return; // one of them goes on
@@ -122,7 +129,7 @@ impl Remote {
                 lock(&remote.inner.listings_coming).remove(&dir);
                 tell.send_replace(Some(()));
                 // It cannot be read, or not be kept: whoever comes to it sees.
-                remote.walk_on(listing.as_deref().map_or(&[], Vec::as_slice));
+                remote.walk_on(listing.as_deref().map_or(&[], Vec::as_slice), false);
             });
         }
     }
@@ -168,32 +175,32 @@ mod tests {
     #[test]
     fn who_walks_is_followed_further_and_further() {
         let mut walk = Walk::default();
-        walk.comes_to(9, 5..100);
+        let siblings = || (9..100).collect();
+        walk.comes_to(9, siblings);
         let first = all(&mut walk);
         assert_eq!(first, (10..10 + LISTINGS_AHEAD_FIRST as u64).collect::<Vec<_>>());
         // What is below comes before what is beside.
-        walk.comes_to(10, 5..100);
-        walk.may_go_on_to(200..203);
+        walk.comes_to(10, siblings);
+        walk.may_go_on_to((200..203).collect(), true);
+        walk.may_go_on_to((400..402).collect(), false);
         assert_eq!(walk.allowed, 2 * LISTINGS_AHEAD_FIRST);
         assert_eq!(all(&mut walk)[..4], [200, 201, 202, 10 + LISTINGS_AHEAD_FIRST as u64]);
-        // He goes by some of them.
-        walk.comes_to(50, 5..100);
-        walk.may_go_on_to(300..301);
-        for dir in [11, 12, 13, 14] {
-            walk.comes_to(dir, 5..100);
-        }
-        assert_eq!(all(&mut walk)[..2], [300, 51]);
+        // In an order of his own.
+        walk.comes_to(50, siblings);
+        walk.may_go_on_to(vec![300], true);
+        let next = all(&mut walk);
+        assert!(next[0] == 300 && next.len() > LISTINGS_AHEAD_FIRST && !next.contains(&50), "{next:?}");
     }
 
     #[test]
     fn who_goes_elsewhere_walks_anew() {
         let mut walk = Walk::default();
-        walk.may_go_on_to(10..100);
+        walk.may_go_on_to((10..100).collect(), true);
         all(&mut walk);
-        walk.comes_to(10, 5..100);
-        walk.comes_to(7, std::iter::empty());
+        walk.comes_to(10, Vec::new);
+        walk.comes_to(7, Vec::new);
         assert_eq!((walk.allowed, walk.ahead.len(), walk.to_come.len()), (LISTINGS_AHEAD_FIRST, 0, 0));
-        walk.may_go_on_to(0..2 * LISTINGS_TO_COME_MAX as u64);
+        walk.may_go_on_to((0..2 * LISTINGS_TO_COME_MAX as u64).collect(), true);
         assert_eq!((walk.to_come.len(), walk.next()), (LISTINGS_TO_COME_MAX, Some(0)));
     }
 }
