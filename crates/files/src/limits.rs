@@ -67,7 +67,7 @@ pub const XATTR_LIST_BYTES_MAX: usize = INLINE_BYTES_MAX;
 /// Leases of a session: one for each node that it may know.
 pub const LEASES_MAX: usize = NODES_MAX;
 
-/// How long a server that has been started again waits for the mounts of the one before: they try every few seconds, each
+/// How long a server that has been started again waits for the mounts of the one before: they try every second, each
 /// attempt for 10 s at most.
 pub const GRACE_MAX: Duration = Duration::from_secs(30);
 

@@ -167,13 +167,28 @@ impl<F: Copy + Eq + Hash> Locks<F> {
     }
 
     /// Takes an owner's locks in a range away: whose waiting is over by that.
-    pub fn unlock(&mut self, file: F, owner: Owner, start: u64, last: u64) -> Vec<WaitId> {
+    ///
+    /// # Errors
+    /// [`Refused::TooMany`]: a lock would become two.
+    pub fn unlock(&mut self, file: F, owner: Owner, start: u64, last: u64) -> Result<Vec<WaitId>, Refused> {
+        let is_cut = |held: &Lock| held.owner == owner && held.start < start && last < held.last;
+        if self.count(owner.client) >= LOCKS_MAX
+            && self.held.get(&file).is_some_and(|held| held.iter().any(is_cut))
+        {
+            return Err(Refused::TooMany);
+        }
         self.clear(file, owner, start, last);
-        self.wake(file)
+        Ok(self.wake(file))
     }
 
-    /// An open file is closed: locks that came by way of it go.
+    /// An open file is closed: locks that came by way of it go, and nobody waits for more.
     pub fn closed(&mut self, file: F, client: Client, via: u64) -> Vec<WaitId> {
+        let came_by_it = |waits: &Waiting<F>| (waits.lock.owner.client, waits.lock.via) == (client, via);
+        let ended: Vec<WaitId> =
+            self.waiting.values().filter(|(_, waits)| came_by_it(waits)).map(|(id, _)| *id).collect();
+        for id in ended {
+            self.stop_waiting(id);
+        }
         self.retain(file, |held| (held.owner.client, held.via) != (client, via));
         self.wake(file)
     }

@@ -202,6 +202,9 @@ pub(crate) struct Reply {
     pub(crate) grants: Vec<Grant>,
 }
 
+/// What the server says when the session is over there, and the client has not heard of it: no file system says it.
+pub(crate) const SESSION_OVER: Errno = Errno::SHUTDOWN;
+
 impl Reply {
     pub(crate) fn new(outcome: Result<impl Message, Errno>, grants: Vec<Grant>) -> Self {
         match outcome {
@@ -358,6 +361,9 @@ pub(crate) struct Attached {
     /// This start of the server's machine: what was not synced before another is lost.
     #[prost(string, tag = "6")]
     pub(crate) boot: String,
+    /// The directory itself: it is another where a file system has not been mounted at the server yet.
+    #[prost(uint64, tag = "7")]
+    pub(crate) top: u64,
 }
 
 /// Nodes that a client knows from a session before. Those above come before those below.
@@ -388,7 +394,7 @@ pub(crate) struct Reclaimed {
     pub(crate) lost: Vec<u64>,
 }
 
-/// A client has taken back what it had.
+/// A client has taken back what it had; `ETIMEDOUT`: too late, others have gone on meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct EndReclaim {}
 

@@ -190,12 +190,12 @@ impl Cache {
                 kept.lease = None;
             }
         }
-        self.to_forget.clear(); // nobody knows them any more
     }
 
     /// All nodes that a server has told of, each with where it was found last, those above before those below: by how far
     /// they are from the top.
-    pub(super) fn places(&self) -> Vec<Vec<Place>> {
+    pub(super) fn places(&mut self) -> Vec<Vec<Place>> {
+        self.to_forget.clear(); // who is not told of here need not be forgotten
         let mut depths = HashMap::from([(TOP, 0_usize)]);
         let mut levels: Vec<Vec<Place>> = Vec::new();
         for &node in self.nodes.keys() {

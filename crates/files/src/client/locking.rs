@@ -153,6 +153,7 @@ impl Remote {
         let node = self.open_file(file)?.node;
         let locking = &self.inner.client.locking;
         tokio::pin!(interrupted);
+        let mut is_interrupted = false;
         loop {
             let (number, mut granted) = locking.begin();
             let state = self.put_lock(file, range, number, false).await;
@@ -166,12 +167,14 @@ impl Remote {
                 // `None` again: the session is over, and who waited in it is not known in the next.
                 end = tokio::select! {
                     has_it = &mut granted => has_it.ok().map(Ok),
-                    () = &mut interrupted => match self.call(StopWaiting { wait: number }).await.outcome {
+                    () = &mut interrupted, if !is_interrupted => {
+                        is_interrupted = true;
+                        match self.call(StopWaiting { wait: number }).await.outcome {
                         // Too late: it is on its way, or was lost with a session.
-                        Err(Errno::NOENT) => granted.await.ok().map(Ok),
+                        Err(Errno::NOENT) => Some(granted.await.map_err(|_| Errno::INTR)),
                         Ok(_) => Some(Err(Errno::INTR)),
                         Err(error) => Some(Err(error)),
-                    },
+                    }}
                 };
             }
             lock(&locking.waiting).1.remove(&number);
@@ -182,7 +185,8 @@ impl Remote {
                 }
                 Some(Err(error)) => return Err(error),
                 None if matches!(*self.inner.present.borrow(), Present::Over(_)) => return Err(Errno::IO),
-                None => {}
+                // It may wait in the next session, unknown here. If it has been given the lock there, asking is enough.
+                None => drop(self.call(StopWaiting { wait: number }).await),
             }
         }
     }

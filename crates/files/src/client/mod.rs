@@ -30,7 +30,7 @@ use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, ORDINARY_REQUESTS_MAX, RENEW_E
 use crate::message::{
     Attached, Attr, Caller, Create, FileSystem, Forget, Forgotten, GetAttr, GetXattr, Grant, Link, ListXattr,
     Lookup, Loser, Make, NewTime, Notice, Operation, ReadLink, Remove, RemoveXattr, Rename, Renew, Reply,
-    SetAttr, SetXattr, StatFs, Statistics, SyncDir, Tells, WireTime,
+    SESSION_OVER, SetAttr, SetXattr, StatFs, Statistics, SyncDir, Tells, WireTime,
 };
 use behind::Behind;
 use cache::{Cache, Nanos, OwnChange, Turn};
@@ -233,6 +233,10 @@ struct Inner {
     mount: [u8; 16],
     /// The server's machine, as it was started last.
     boot: Mutex<String>,
+    /// The directory that all is below, by a number that no other has.
+    top: u64,
+    /// Files that the server has stored something of, and not synced: how often.
+    unsynced: Mutex<HashMap<u64, u64>>,
     /// What was written in sessions up to this number, and not told, is lost.
     forfeited: watch::Sender<u64>,
     client: Arc<FilesClient>,
@@ -269,13 +273,15 @@ impl Remote {
         let known = rustix::rand::getrandom(&mut mount, rustix::rand::GetRandomFlags::empty()).is_ok();
         let known_as: &[u8] = if known && reconnect.is_some() { &mount } else { &[] };
         let attached = resume::attach(&session, path, known_as).await?;
-        let Attached { read_only, acts_for_all, user: Caller { uid, gid }, boot, .. } = attached;
+        let Attached { read_only, acts_for_all, user: Caller { uid, gid }, boot, top, .. } = attached;
         let remote = Self {
             inner: Arc::new(Inner {
                 present: watch::channel(Present::Up { session: session.clone(), number: 1 }).0,
                 path: Bytes::copy_from_slice(path),
                 mount,
                 boot: Mutex::new(boot),
+                top,
+                unsynced: Mutex::default(),
                 forfeited: watch::channel(0).0,
                 client,
                 read_only,
@@ -317,6 +323,7 @@ impl Remote {
         while let Some(inner) = remote.upgrade() {
             let remote = Self { inner };
             let client = Arc::clone(&remote.inner.client);
+            let Some((session, _)) = remote.session(0).await else { return };
             let nodes = client.cache().take_forgotten(FORGOTTEN_AT_ONCE);
             if nodes.is_empty() {
                 drop(remote);
@@ -327,7 +334,8 @@ impl Remote {
                 continue;
             }
             let nodes = nodes.into_iter().map(|(node, times)| Forgotten { node, times }).collect();
-            let _ = remote.call(Forget { nodes }).await; // the session is over: nothing is known there any more
+            // In no other session than this: they count by session.
+            let _ = resume::ask(&session, Forget { nodes }).await;
         }
     }
 
@@ -373,7 +381,7 @@ impl Remote {
             match session.request(body.clone()).await {
                 Ok(reply) => match Reply::read(reply) {
                     // The server has ended the session, and has not told yet.
-                    (Err(Errno::NODEV), _) => {}
+                    (Err(SESSION_OVER), _) => {}
                     (outcome, grants) => return Some(Answer { outcome, grants, asked_again }),
                 },
                 Err(RequestError::Ended(_)) => {}
@@ -542,6 +550,9 @@ impl Remote {
             self.mode_changes(node);
         }
         let change = OwnChange { bytes: size.map(|size| (size, u64::MAX)), rights, ..OwnChange::of(node) };
+        if size.is_some() {
+            self.stored(node);
+        }
         self.change(ask, &[change], |_, _| {}).await
     }
 

@@ -45,9 +45,6 @@ pub(super) struct OpenFile {
     pub(super) far: tokio::sync::OnceCell<()>,
     /// It was, and cannot be opened in another session.
     pub(super) is_gone: AtomicBool,
-    /// Writes that the server has stored, and how many of them its disk has.
-    stored: AtomicU64,
-    synced: AtomicU64,
     writes: Mutex<Writes>,
     reading: Mutex<Reading>,
     /// The lease under which what is written need not be at the server at once; 0: none.
@@ -91,8 +88,6 @@ impl OpenFile {
             flags,
             far: tokio::sync::OnceCell::new_with(far.map(|_| ())),
             is_gone: AtomicBool::new(false),
-            stored: AtomicU64::new(0),
-            synced: AtomicU64::new(0),
             writes: Mutex::default(),
             reading: Mutex::default(),
             exclusive: far.map_or(0, |far| far.exclusive).into(),
@@ -107,12 +102,6 @@ impl OpenFile {
         let impatient = OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::DIRECT;
         let keeps = !how.drops_set_id || self.no_set_id.load(Ordering::SeqCst);
         keeps && !(self.flags | OFlags::from_bits_retain(how.flags)).intersects(impatient)
-    }
-
-    /// What has not been synced is lost; whether there was something.
-    pub(super) fn loses_unsynced(&self) -> bool {
-        let stored = self.stored.load(Ordering::SeqCst);
-        self.synced.swap(stored, Ordering::SeqCst) < stored
     }
 
     /// Tells once what has gone wrong.
@@ -630,7 +619,9 @@ impl Remote {
     ) -> Result<(), Errno> {
         let bytes = data.len() as u64;
         self.write_at_server(file, far, offset, data, drops_set_id).await?;
-        file.stored.fetch_add(1, Ordering::SeqCst);
+        if !file.flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
+            self.stored(file.node);
+        }
         self.inner.client.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -675,7 +666,7 @@ impl Remote {
         data: Bytes,
     ) -> Result<(), Errno> {
         loop {
-            let (session, _) = self.in_time(self.session(0)).await?.ok_or(Errno::IO)?;
+            let (session, number) = self.in_time(self.session(0)).await?.ok_or(Errno::IO)?;
             let (under_way, settle) = {
                 let mut table = lock(&file.writes);
                 let number = table.next;
@@ -692,6 +683,10 @@ impl Remote {
             let object = object(far, under_way.number);
             let done = self.inner.client.transfers.send(object, offset, data.clone());
             session.lanes().push(Extent { object, offset, length, whole: false }).await;
+            if self.inner.present.borrow().number() != number {
+                self.inner.client.transfers.forget(object); // it may have been noted too late to be ended with the session
+                continue;
+            }
             if let Some(below) = settle {
                 self.vital_call(Settle { file: far, below, write: None }).await.outcome?;
             }
@@ -718,29 +713,48 @@ impl Remote {
         self.flush_node(file.node).await;
         file.check()?;
         let far = self.far(&file).await?;
-        let stored: Vec<(Arc<OpenFile>, u64)> = {
-            let files = lock(&self.inner.files);
-            let of_node = files.values().filter(|other| other.node == file.node);
-            of_node.map(|file| (Arc::clone(file), file.stored.load(Ordering::SeqCst))).collect()
-        };
+        let stored = lock(&self.inner.unsynced).get(&file.node).copied();
         self.call(Sync { file: far, data_only }).await.outcome?;
         // The server's machine may have been started again meanwhile: then it had no more to sync.
         file.check()?;
-        for (file, stored) in stored {
-            file.synced.fetch_max(stored, Ordering::SeqCst);
+        let mut unsynced = lock(&self.inner.unsynced);
+        if stored.is_some() && unsynced.get(&file.node).copied() == stored {
+            unsynced.remove(&file.node);
         }
         Ok(())
     }
 
+    /// The server has, or will have, something of a file that its disk need not have.
+    pub(super) fn stored(&self, node: u64) {
+        *lock(&self.inner.unsynced).entry(node).or_default() += 1;
+    }
+
+    /// The server's machine was started again: what had not been synced may be gone, and who has such a file open is told.
+    pub(super) fn lose_unsynced(&self) {
+        let unsynced = std::mem::take(&mut *lock(&self.inner.unsynced));
+        for file in lock(&self.inner.files).values().filter(|file| unsynced.contains_key(&file.node)) {
+            lock(&file.failure).get_or_insert(Errno::IO);
+        }
+    }
+
     /// Closes an open file; nobody waits for it.
     pub fn close(&self, file: u64) {
-        let via = file;
-        let Some(file) = lock(&self.inner.files).remove(&via) else { return };
-        self.inner.client.locking.closed(file.node, via);
+        let Ok(file) = self.open_file(file) else { return };
         let remote = self.clone();
         self.inner.runtime.spawn(async move {
             // What mapped memory has changed may come after the last close(2).
             remote.flush_node(file.node).await;
+            {
+                let mut files = lock(&remote.inner.files);
+                if files.remove(&file.number).is_none() {
+                    return;
+                }
+                // Nobody is there to be told.
+                if !files.values().any(|other| other.node == file.node) {
+                    lock(&remote.inner.unsynced).remove(&file.node);
+                }
+            }
+            remote.inner.client.locking.closed(file.node, file.number);
             if let Err(error) = file.check() {
                 tracing::error!(%error, "some of what was written to a file could not be stored");
             }
@@ -758,6 +772,7 @@ impl Remote {
         self.flush_node(file.node).await;
         let far = self.far(&file).await?;
         let change = OwnChange::of_bytes(file.node, offset, u64::MAX);
+        self.stored(file.node);
         self.change(Allocate { file: far, offset, length, mode }, &[change], |_, _| {}).await.map(drop)
     }
 
@@ -779,6 +794,7 @@ impl Remote {
         let (from_file, to_file) = (self.open_file(from_file)?, self.open_file(to_file)?);
         self.flush_all([from_file.node, to_file.node]).await;
         let change = OwnChange::of_bytes(to_file.node, to, u64::MAX);
+        self.stored(to_file.node);
         let (from_file, to_file) = (self.far(&from_file).await?, self.far(&to_file).await?);
         let ask = CopyRange { from_file, from, to_file, to, length };
         Ok(self.change(ask, &[change], |_, _| {}).await?.count)

@@ -24,9 +24,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::open_files::OpenFile;
-use super::{AttachError, Inner, Remote, lock};
+use super::{Asking, AttachError, Inner, LockRange, Remote, lock, locking};
 use crate::limits::ORDINARY_REQUESTS_MAX;
-use crate::message::{Attach, Attached, EndReclaim, Grant, Open, Operation, Place, Reclaim, Reply};
+use crate::message::{
+    Attach, Attached, EndReclaim, Grant, Open, Operation, Place, PutLock, Reclaim, Reply, SESSION_OVER,
+};
 
 /// Makes the next session, with the handler of the one before.
 pub trait Reconnect: Send + Sync + 'static {
@@ -66,7 +68,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PLACES_BYTES: usize = 48 << 10;
 
 /// Asks in a session that is not used for anything else yet.
-async fn ask<O: Operation>(
+pub(super) async fn ask<O: Operation>(
     session: &Session,
     operation: O,
 ) -> Result<(Result<O::Outcome, Errno>, Vec<Grant>), RequestError> {
@@ -177,22 +179,34 @@ impl Remote {
                 *link = Present::Over(end.clone());
             }
         });
-        let client = &self.inner.client;
-        lock(&self.inner.files).values().for_each(|file| file.exclusive.store(0, Ordering::SeqCst));
-        client.cache().session_lost();
-        client.transfers.end();
-        client.locking.end();
+        self.forget_leases();
+        self.inner.client.transfers.end();
+        self.inner.client.locking.end();
         goes_on
+    }
+
+    fn forget_leases(&self) {
+        lock(&self.inner.files).values().for_each(|file| file.exclusive.store(0, Ordering::SeqCst));
+        self.inner.client.cache().session_lost();
     }
 
     /// Takes back in a new session what there was in the one before. The error in words.
     async fn resume(&self, session: &Session) -> Result<(), String> {
         let client = &self.inner.client;
+        self.forget_leases(); // of an attempt before
         let attached = attach(session, &self.inner.path, &self.inner.mount).await;
-        let Attached { may_reclaim, boot, read_only, acts_for_all, .. } =
+        let Attached { may_reclaim, boot, read_only, acts_for_all, user, top, .. } =
             attached.map_err(|error| error.to_string())?;
-        if (read_only, acts_for_all) != (self.inner.read_only, self.inner.acts_for_all) {
+        let (uid, gid) = (self.inner.user.uid, self.inner.user.gid);
+        let rights = (self.inner.read_only, self.inner.acts_for_all, uid, gid);
+        if (read_only, acts_for_all, user.uid, user.gid) != rights {
             return Err("the server's rights are not what they were: mount it again".to_owned());
+        }
+        if top != self.inner.top {
+            return Err(
+                "another directory is there than was mounted: its file system may be missing at the server"
+                    .to_owned(),
+            );
         }
         let number = self.inner.present.borrow().number();
         if !may_reclaim {
@@ -210,10 +224,16 @@ impl Remote {
                 asked.map_err(|error| error.to_string())?.map_err(lost)?;
             }
         }
-        let restarted = std::mem::replace(&mut *lock(&self.inner.boot), boot.clone()) != boot;
-        self.reopen(session, restarted).await.map_err(lost)?;
+        if std::mem::replace(&mut *lock(&self.inner.boot), boot.clone()) != boot {
+            self.lose_unsynced();
+        }
+        self.reopen(session).await?;
         self.relock(session, may_reclaim).await.map_err(lost)?;
-        let _ = ask(session, EndReclaim {}).await.map_err(lost)?;
+        if ask(session, EndReclaim {}).await.map_err(lost)?.0.is_err() {
+            // It has taken too long: others have gone on.
+            self.forfeit(number);
+            self.relock(session, false).await.map_err(lost)?;
+        }
         client.transfers.begin();
         self.inner.present.send_modify(|link| {
             if let Present::Down { .. } = link {
@@ -239,8 +259,8 @@ impl Remote {
         }
     }
 
-    /// Opens at the server what is open here. `restarted`: its machine was, and has lost what was not synced.
-    async fn reopen(&self, session: &Session, restarted: bool) -> Result<(), RequestError> {
+    /// Opens at the server what is open here.
+    async fn reopen(&self, session: &Session) -> Result<(), String> {
         let files: Vec<Arc<OpenFile>> = lock(&self.inner.files).values().cloned().collect();
         let turns = Arc::new(Semaphore::new(ORDINARY_REQUESTS_MAX));
         let mut opening = JoinSet::new();
@@ -248,45 +268,54 @@ impl Remote {
             let (remote, session, turns) = (self.clone(), session.clone(), Arc::clone(&turns));
             opening.spawn(async move {
                 let _turn = turns.acquire().await;
-                if restarted && file.loses_unsynced() {
-                    remote.failed(&file, Errno::IO);
-                }
                 let flags = file.flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC);
                 let open = Open { node: file.node, flags: flags.bits(), file: file.number, reclaims: true };
-                let turn = remote.inner.client.cache().begin();
-                let opened = ask(&session, open).await;
-                let mut cache = remote.inner.client.cache();
-                if let Ok((opened, grants)) = &opened {
-                    cache.granted(turn, grants);
-                    match opened {
-                        Ok(opened) => file.exclusive.store(opened.exclusive, Ordering::SeqCst),
-                        // Removed meanwhile, or nobody may open it any more: its users are told.
-                        Err(_) => file.is_gone.store(true, Ordering::SeqCst),
+                let asking = Asking::begin(&remote.inner.client);
+                let (opened, grants) = ask(&session, open).await.map_err(|error| error.to_string())?;
+                remote.inner.client.cache().granted(asking.turn, &grants);
+                match &opened {
+                    Ok(opened) => file.exclusive.store(opened.exclusive, Ordering::SeqCst),
+                    // Not now.
+                    &Err(error @ (SESSION_OVER | Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                        return Err(error.to_string());
                     }
+                    Err(_) => {}
                 }
-                cache.end(turn);
-                drop(cache);
-                opened.map(drop)
+                // Removed meanwhile, or nobody may open it any more: its users are told.
+                file.is_gone.store(opened.is_err(), Ordering::SeqCst);
+                Ok(())
             });
         }
         while let Some(opened) = opening.join_next().await {
-            opened.unwrap_or(Ok(()))?;
+            opened.map_err(|error| error.to_string())??;
         }
         Ok(())
     }
 
     /// Puts locks where they were.
     async fn relock(&self, session: &Session, may_reclaim: bool) -> Result<(), RequestError> {
+        let turns = Arc::new(Semaphore::new(ORDINARY_REQUESTS_MAX));
+        let mut locking = JoinSet::new();
         for (node, range, via) in self.inner.client.locking.all() {
             let Some(file) = lock(&self.inner.files).get(&via).cloned() else { continue };
-            let put = super::locking::put(&range, via, 0, false);
-            let put = crate::message::PutLock { reclaims: may_reclaim, ..put };
-            let (state, _) = ask(session, put).await?;
-            if !state.is_ok_and(|state| state.done) {
-                tracing::error!(node, "another has taken a lock that a program here had");
-                self.inner.client.locking.note(node, via, super::LockRange { kind: None, ..range });
-                self.failed(&file, Errno::IO);
-            }
+            let (remote, session, turns) = (self.clone(), session.clone(), Arc::clone(&turns));
+            locking.spawn(async move {
+                let _turn = turns.acquire().await;
+                let put = PutLock { reclaims: may_reclaim, ..locking::put(&range, via, 0, false) };
+                let has_it = ask(&session, put).await?.0.is_ok_and(|state| state.done);
+                if !has_it {
+                    tracing::error!(node, "another has taken a lock that a program here had");
+                    remote.inner.client.locking.note(node, via, LockRange { kind: None, ..range });
+                }
+                // Others may have had it meanwhile: what is protected by it is not what it was.
+                if !has_it || !may_reclaim {
+                    remote.failed(&file, Errno::IO);
+                }
+                Ok::<_, RequestError>(())
+            });
+        }
+        while let Some(locked) = locking.join_next().await {
+            locked.unwrap_or(Ok(()))?;
         }
         Ok(())
     }
@@ -294,8 +323,8 @@ impl Remote {
 
 /// Cuts what is to be told into messages.
 fn parts(places: Vec<Place>) -> Vec<Vec<Place>> {
-    let mut parts = vec![Vec::new()];
-    let mut bytes = 0;
+    let mut parts: Vec<Vec<Place>> = Vec::new();
+    let mut bytes = PLACES_BYTES;
     for place in places {
         // Numbers and tags, at most.
         let more = place.name.len() + 40;

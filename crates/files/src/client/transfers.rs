@@ -139,10 +139,17 @@ impl Transfers {
         let (sender, done) = oneshot::channel();
         let left = data.len() as u64;
         let outgoing = Outgoing { data, offset, left, given_up: false, done: Some(sender) };
-        if !lock(&self.incoming).over {
+        let incoming = lock(&self.incoming);
+        if !incoming.over {
             lock(&self.outgoing).insert(object, outgoing);
         }
+        drop(incoming);
         done
+    }
+
+    /// Nobody waits for this one any more.
+    pub(super) fn forget(&self, object: u64) {
+        lock(&self.outgoing).remove(&object);
     }
 
     pub(super) fn fill(
@@ -208,12 +215,10 @@ impl Transfers {
 
     /// The session is over: whoever waits is told.
     pub(super) fn end(&self) {
-        let table = {
-            let mut incoming = lock(&self.incoming);
-            incoming.over = true;
-            std::mem::take(&mut incoming.table)
-        };
-        drop(table);
-        lock(&self.outgoing).clear();
+        let mut incoming = lock(&self.incoming);
+        incoming.over = true;
+        let ended = (std::mem::take(&mut incoming.table), std::mem::take(&mut *lock(&self.outgoing)));
+        drop(incoming);
+        drop(ended);
     }
 }

@@ -31,7 +31,7 @@ fn readers_share_and_writers_do_not() {
     assert_eq!(locks.lock('g', exclusive(other, 0, END)), Ok(vec![]), "another file");
     // Of his own, whatever he has.
     assert_eq!(locks.lock('f', exclusive(one, 0, 49)), Ok(vec![]));
-    assert_eq!(locks.unlock('f', one, 0, END), []);
+    assert_eq!(locks.unlock('f', one, 0, END), Ok(vec![]));
     assert!(!locks.has_any('f', one) && locks.has_any('f', other));
     assert_eq!(locks.count(1), 0);
 }
@@ -47,7 +47,7 @@ fn a_range_is_cut_out_and_neighbours_are_one() {
     assert_eq!(locks.conflict('f', &shared(other, 0, END)), Some(exclusive(one, 10, 19)));
     locks.lock('f', shared(one, 10, 19)).unwrap();
     assert_eq!(locks.count(1), 1, "all of one kind again");
-    locks.unlock('f', one, 5, 5);
+    locks.unlock('f', one, 5, 5).unwrap();
     assert_eq!(locks.lock('f', exclusive(other, 5, 5)), Ok(vec![]));
     assert_eq!(locks.count(1), 2);
 }
@@ -64,8 +64,8 @@ fn who_waits_is_served_in_order() {
     assert_eq!(locks.waited_for(), BTreeSet::from([1]));
     // To be read is enough for the readers.
     assert_eq!(locks.lock('f', shared(owners[0], 0, END)), Ok(vec![(2, 7), (4, 7)]));
-    assert_eq!(locks.unlock('f', owners[0], 0, END), []);
-    assert_eq!(locks.unlock('f', owners[1], 0, END), []);
+    assert_eq!(locks.unlock('f', owners[0], 0, END), Ok(vec![]));
+    assert_eq!(locks.unlock('f', owners[1], 0, END), Ok(vec![]));
     assert_eq!(locks.closed('f', 4, 1), [(3, 7)]);
     assert!(!locks.stop_waiting((3, 7)), "he has it");
     assert_eq!((1..=4).map(|client| locks.count(client)).collect::<Vec<_>>(), [0, 0, 1, 0]);
@@ -80,7 +80,7 @@ fn a_client_that_is_gone_has_nothing_and_waits_for_nothing() {
     assert_eq!(locks.lock_or_wait('f', exclusive(other, 0, 0), 1), Ok(None));
     assert_eq!(locks.lock_or_wait('g', exclusive(owner(1, 2), 0, 0), 1), Ok(None));
     assert_eq!(locks.gone(1), [(2, 1)]);
-    assert_eq!(locks.unlock('g', other, 0, 9), [], "he has gone");
+    assert_eq!(locks.unlock('g', other, 0, 9), Ok(vec![]), "he has gone");
     assert_eq!((locks.count(1), locks.count(2)), (0, 1));
 }
 
@@ -106,8 +106,21 @@ fn locks_of_a_client_are_bounded() {
     }
     assert_eq!(locks.lock(u64::MAX, shared(owner(1, 1), 0, 0)), Err(Refused::TooMany));
     assert_eq!(locks.lock(u64::MAX, shared(owner(2, 1), 0, 0)), Ok(vec![]));
-    locks.unlock(0, owner(1, 1), 0, END);
-    assert_eq!(locks.lock(u64::MAX, shared(owner(1, 1), 0, 0)), Ok(vec![]));
+    locks.unlock(0, owner(1, 1), 0, END).unwrap();
+    assert_eq!(locks.lock(u64::MAX, shared(owner(1, 1), 0, 9)), Ok(vec![]));
+    assert_eq!(locks.unlock(u64::MAX, owner(1, 1), 4, 5), Err(Refused::TooMany), "it would be two");
+    assert_eq!(locks.unlock(u64::MAX, owner(1, 1), 5, 9), Ok(vec![]));
+}
+
+#[test]
+fn who_closes_a_file_waits_for_nothing_there() {
+    let mut locks = Locks::default();
+    let (one, other) = (owner(1, 1), owner(2, 1));
+    locks.lock('f', exclusive(one, 0, 9)).unwrap();
+    assert_eq!(locks.lock_or_wait('f', exclusive(other, 0, 0), 1), Ok(None));
+    assert_eq!(locks.closed('f', 2, other.number), []);
+    assert_eq!(locks.unlock('f', one, 0, 9), Ok(vec![]));
+    assert_eq!(locks.count(2), 0);
 }
 
 const BYTES: u64 = 8;
@@ -180,7 +193,7 @@ proptest! {
                     for byte in start..=last {
                         model[byte as usize].remove(&who);
                     }
-                    locks.unlock((), of(who), start, last)
+                    locks.unlock((), of(who), start, last).unwrap()
                 }
                 Deed::StopWaiting(who) => {
                     prop_assert_eq!(locks.stop_waiting((who, 0)), waits.remove(&who).is_some());

@@ -10,6 +10,7 @@ use longhaul_transport::Session;
 use prost::Message;
 use tokio::sync::watch;
 
+use super::grace::{Grace, MountId};
 use super::watch::{Noticed, Watch};
 use crate::lease::{Break, ChangeId, Client, FileId, Leases, Nanos, Serial};
 use crate::limits::FENCE_AFTER;
@@ -25,6 +26,7 @@ pub(super) struct Coherence {
     /// Clients whose locks others have asked for in vain, since that was looked at last.
     wanted_of: Mutex<BTreeSet<Client>>,
     clients: Mutex<HashMap<Client, Joined>>,
+    grace: Arc<Grace>,
     last_client: AtomicU64,
     origin: Instant,
     /// Counts what may have made a change ready.
@@ -66,6 +68,7 @@ struct Joined {
     session: Option<Session>,
     top: FileId,
     gate: Arc<Gate>,
+    mount: Option<MountId>,
     /// When it last asked whether it may go on to use its leases.
     heard_at: Instant,
 }
@@ -96,7 +99,7 @@ const FENCE_TICK: Duration = Duration::from_secs(1);
 impl Coherence {
     /// For one server; called on its runtime.
     #[must_use]
-    pub(super) fn new() -> Arc<Self> {
+    pub(super) fn new(grace: Arc<Grace>) -> Arc<Self> {
         let watch = Watch::new().map_err(|error| {
             tracing::warn!(%error, "no fanotify: mounts keep nothing that they have learnt, as changes here cannot be noticed");
         });
@@ -105,6 +108,7 @@ impl Coherence {
             locks: Mutex::default(),
             wanted_of: Mutex::default(),
             clients: Mutex::default(),
+            grace,
             last_client: AtomicU64::new(0),
             origin: Instant::now(),
             released: watch::channel(0).0,
@@ -188,12 +192,19 @@ impl Coherence {
     }
 
     /// A session takes part; until [`leave`](Self::leave).
-    pub(super) fn join(&self, session: Option<Session>, top: FileId) -> (Client, Arc<Gate>) {
+    pub(super) fn join(
+        &self,
+        session: Option<Session>,
+        top: FileId,
+        mount: Option<MountId>,
+    ) -> (Client, Arc<Gate>) {
         let client = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
         let gate = Arc::<Gate>::default();
         self.leases().join(client);
-        self.clients()
-            .insert(client, Joined { session, top, gate: Arc::clone(&gate), heard_at: Instant::now() });
+        self.clients().insert(
+            client,
+            Joined { session, top, gate: Arc::clone(&gate), mount, heard_at: Instant::now() },
+        );
         (client, gate)
     }
 
@@ -241,8 +252,9 @@ impl Coherence {
 
     /// Whether a client may go on to use its leases.
     pub(super) fn may_renew(&self, client: Client) -> bool {
-        if let Some(joined) = self.clients().get_mut(&client) {
-            joined.heard_at = Instant::now();
+        match self.clients().get_mut(&client) {
+            Some(joined) => joined.heard_at = Instant::now(),
+            None => return false, // it has been given up, and has not heard of it
         }
         self.leases().may_renew(self.now(), client)
     }
@@ -354,11 +366,17 @@ impl Coherence {
     fn fence(self: &Arc<Self>) {
         let late = self.leases().to_fence(self.now());
         for client in late.into_iter().chain(self.silent_in_the_way()) {
-            let Some(Joined { session, gate, .. }) = self.clients().remove(&client) else { continue };
+            if self.grace.is_stopping() {
+                return;
+            }
+            let Some(Joined { session, gate, mount, .. }) = self.clients().remove(&client) else { continue };
             tracing::warn!("a client has not given up what another is to use: its session is ended");
             let coherence = Arc::clone(self);
             // What it has sent may be on its way to a disk that takes its time.
             self.in_background(move || {
+                if let Some(mount) = mount {
+                    coherence.grace.leave(mount); // before others get what it had
+                }
                 gate.shut();
                 coherence.leave(client);
             });

@@ -1,10 +1,10 @@
 //! The time after a start of the server in which clients of the one before take back what they had: files that they had
-//! open, locks, and files that they had to themselves. Nobody else does anything meanwhile.
+//! open, locks, and files that they had to themselves. Whoever else asks for something waits.
 //!
 //! Who the clients are is kept in a file. The grace is over when all of them have come, or after [`GRACE_MAX`]; who comes
 //! later is told that it has lost what it had.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,8 +33,8 @@ struct State {
     file: Option<PathBuf>,
     /// Clients of the server before that have not come yet.
     expected: BTreeSet<MountId>,
-    /// Clients of this one.
-    here: BTreeSet<MountId>,
+    /// Clients of this one, and how many sessions each has: the last may not have heard that it is over.
+    here: BTreeMap<MountId, u32>,
     /// The server is about to end: whoever leaves now will come again.
     stopping: bool,
 }
@@ -70,27 +70,46 @@ impl Grace {
     pub(super) fn attach(&self, mount: MountId) -> bool {
         let mut state = self.state();
         let was_here = state.expected.contains(&mount);
-        if state.here.len() < MOUNTS_KNOWN_MAX && state.here.insert(mount) && !was_here {
-            state.save();
+        if state.here.len() < MOUNTS_KNOWN_MAX {
+            let sessions = state.here.entry(mount).or_default();
+            *sessions += 1;
+            if *sessions == 1 && !was_here {
+                state.save();
+            }
         }
         was_here && !*self.over.borrow()
     }
 
-    /// It has taken back what it had.
-    pub(super) fn has_reclaimed(&self, mount: MountId) {
+    /// It has taken back what it had; false: not in time.
+    pub(super) fn has_reclaimed(&self, mount: MountId) -> bool {
         let mut state = self.state();
-        if state.expected.remove(&mount) && state.expected.is_empty() {
+        let in_time = state.expected.remove(&mount);
+        if in_time && state.expected.is_empty() {
             tracing::info!("all mounts have come back");
             self.over.send_replace(true);
         }
+        in_time
     }
 
     /// Its session is over: what it had is gone, unless that is because the server ends.
     pub(super) fn leave(&self, mount: MountId) {
         let mut state = self.state();
-        if !state.stopping && state.here.remove(&mount) && !state.expected.contains(&mount) {
-            state.save();
+        if state.stopping {
+            return;
         }
+        let Some(sessions) = state.here.get_mut(&mount) else { return };
+        *sessions -= 1;
+        if *sessions == 0 {
+            state.here.remove(&mount);
+            if !state.expected.contains(&mount) {
+                state.save();
+            }
+        }
+    }
+
+    /// Whether the server is about to end: what clients have is theirs still.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.state().stopping
     }
 
     /// The server is about to end.
@@ -120,14 +139,20 @@ impl State {
     /// Clients rely on it when they are told that they are attached.
     fn save(&self) {
         let Some(file) = &self.file else { return };
-        let text: String = self.here.union(&self.expected).map(|mount| hex(mount) + "\n").collect();
-        let new = file.with_extension("new");
+        let mounts: BTreeSet<&MountId> = self.here.keys().chain(&self.expected).collect();
+        let text: String = mounts.into_iter().map(|mount| hex(mount) + "\n").collect();
+        let mut new = file.clone().into_os_string();
+        new.push(".new");
         let saved = || {
             let mut writing = std::fs::File::create(&new)?;
             rustix::fs::fchmod(&writing, rustix::fs::Mode::from_raw_mode(0o600))?;
             writing.write_all(text.as_bytes())?;
             writing.sync_data()?;
-            std::fs::rename(&new, file)
+            std::fs::rename(&new, file)?;
+            match file.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+                Some(dir) => std::fs::File::open(dir)?.sync_all(),
+                None => Ok(()),
+            }
         };
         if let Err(error) = saved() {
             tracing::warn!(%error, "{} cannot be written: after a restart mounts lose what they have", file.display());
@@ -177,8 +202,8 @@ mod tests {
         assert!(!is_over(&second));
         assert!(!second.attach([4; 16]), "it had nothing");
         assert!(second.attach(ONE));
-        second.has_reclaimed(ONE);
-        second.has_reclaimed(ONE);
+        assert!(second.has_reclaimed(ONE));
+        assert!(!second.has_reclaimed(ONE), "there is nothing to take back any more");
         assert!(!is_over(&second));
         // Killed before the other has come.
         let third = Grace::begin(Some(file));
@@ -195,8 +220,13 @@ mod tests {
         let (_dir, file) = file();
         Grace::begin(Some(file.clone())).attach(ONE);
         let grace = Grace::begin(Some(file.clone()));
+        assert!(grace.attach(ONE));
         grace.until_over().await;
-        assert!(!grace.attach(ONE));
+        assert!(!grace.has_reclaimed(ONE), "too late");
+        grace.leave(ONE);
+        // A new session while the old one has not been missed.
+        assert!(!grace.attach(ONE) && !grace.attach(ONE));
+        grace.leave(ONE);
         assert!(is_over(&Grace::begin(None)));
         // It is a client like any other from then on.
         assert!(Grace::begin(Some(file)).attach(ONE));

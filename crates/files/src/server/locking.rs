@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::operations::Mounted;
 use crate::locks::{Lock, LockKind, Owner, Refused};
-use crate::message::{LockState, LockWish, Nothing, PutLock, StopWaiting};
+use crate::message::{LockState, LockWish, Nothing, PutLock, SESSION_OVER, StopWaiting};
 
 /// No file is longer.
 const LAST: u64 = i64::MAX as u64;
@@ -12,7 +12,7 @@ const LAST: u64 = i64::MAX as u64;
 impl Mounted {
     pub(super) fn put_lock(&self, ask: PutLock) -> Result<LockState, Errno> {
         // None is put when the client's locks have been taken away.
-        let _open = self.gate.enter().ok_or(Errno::NODEV)?;
+        let _open = self.gate.enter().ok_or(SESSION_OVER)?;
         let file = self.nodes.file(self.files.get(ask.file)?.node)?;
         let owner = Owner { client: self.client, number: ask.owner };
         let (start, last) = (ask.start, ask.last.min(LAST));
@@ -21,9 +21,14 @@ impl Mounted {
         }
         let done = LockState { done: true, ..LockState::default() };
         let kind = match LockWish::try_from(ask.wish).map_err(|_| Errno::INVAL)? {
+            LockWish::Unlocked if ask.only_looks => return Ok(done),
             LockWish::Unlocked => {
-                self.coherence.with_locks(|locks| ((), locks.unlock(file, owner, start, last)));
-                return Ok(done);
+                let unlocked =
+                    self.coherence.with_locks(|locks| match locks.unlock(file, owner, start, last) {
+                        Ok(woken) => (Ok(done), woken),
+                        Err(_) => (Err(Errno::NOLCK), Vec::new()),
+                    });
+                return unlocked;
             }
             LockWish::Shared => LockKind::Shared,
             LockWish::Exclusive => LockKind::Exclusive,

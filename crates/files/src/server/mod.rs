@@ -30,7 +30,9 @@ use crate::access::Access;
 use crate::dir::Dir;
 use crate::lease::FileId;
 use crate::limits::SENDINGS_MAX;
-use crate::message::{Ask, Attach, Attached, Caller, Content, Nothing, Notice, Read, Reply, write_of};
+use crate::message::{
+    Ask, Attach, Attached, Caller, Content, Nothing, Notice, Read, Reply, SESSION_OVER, node_number, write_of,
+};
 pub use coherence::Changing;
 use coherence::{Change, Coherence};
 use grace::{Grace, MountId};
@@ -63,7 +65,7 @@ impl Shared {
     #[must_use]
     pub fn new(mounts: Option<PathBuf>) -> Arc<Self> {
         let grace = Arc::new(Grace::begin(mounts));
-        Arc::new(Self { coherence: Coherence::new(), names: Arc::default(), grace })
+        Arc::new(Self { coherence: Coherence::new(Arc::clone(&grace)), names: Arc::default(), grace })
     }
 
     /// The server is about to end: mounts whose sessions end now come again.
@@ -119,13 +121,14 @@ impl FilesServer {
     fn attachment(&self) -> Result<Arc<Attachment>, Errno> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             State::Attached(attachment) => Ok(Arc::clone(attachment)),
-            State::Before | State::Attaching | State::Over => Err(Errno::NODEV),
+            State::Before | State::Attaching | State::Over => Err(SESSION_OVER),
         }
     }
 
     async fn answer(self: Arc<Self>, session: Session, body: Bytes) -> Bytes {
         let ask = Ask::from_bytes(body);
-        if !ask.as_ref().is_some_and(may_come_early) {
+        let may_reclaim = || self.attachment().is_ok_and(|attachment| attachment.mounted.may_reclaim);
+        if !ask.as_ref().is_some_and(|ask| may_come_early(ask, may_reclaim)) {
             self.shared.grace.until_over().await;
         }
         match ask {
@@ -151,7 +154,8 @@ impl FilesServer {
             let workers = Workers::start(&self.access).map_err(|error| cannot(&error))?;
             let (access, shared, joining) =
                 (Arc::clone(&self.access), Arc::clone(&self.shared), session.clone());
-            let found = workers.run(move || Ok(find(&*access, &shared, joining, &attach.path))).await;
+            let find = move || Ok(find(&*access, &shared, joining, &attach.path, mount));
+            let found = workers.run(find).await;
             let mounted = found.map_err(|error| cannot(&error))??;
             Ok::<_, String>((mounted, workers))
         };
@@ -164,10 +168,10 @@ impl FilesServer {
             read_only: mounted.read_only,
             acts_for_all: mounted.acts_for_all,
             user: mounted.user,
-            may_reclaim: false,
+            may_reclaim: mounted.may_reclaim,
             boot: self.shared.grace.boot.clone(),
+            top: node_number(mounted.nodes.top(), FileId { device: 0, inode: 0, born: 0 }),
         };
-        let mounted = Mounted { mount, ..mounted };
         let runtime = tokio::runtime::Handle::current();
         let attachment = Attachment { mounted: Arc::new(mounted), workers, session, runtime };
         {
@@ -180,15 +184,7 @@ impl FilesServer {
                 }
             }
         }
-        // It writes a file; there is one for each mount.
-        let may_reclaim = match mount {
-            None => false,
-            Some(mount) => {
-                let grace = Arc::clone(&self.shared.grace);
-                tokio::task::spawn_blocking(move || grace.attach(mount)).await.unwrap_or(false)
-            }
-        };
-        Attached { may_reclaim, ..attached }
+        attached
     }
 
     /// Carries out what is one operation and no more, when nobody else keeps what it changes.
@@ -250,30 +246,45 @@ impl FilesServer {
 }
 
 /// Finds what is to be mounted; called with the user's rights.
-fn find(access: &dyn Access, shared: &Shared, session: Session, path: &[u8]) -> Result<Mounted, String> {
+fn find(
+    access: &dyn Access,
+    shared: &Shared,
+    session: Session,
+    path: &[u8],
+    mount: Option<MountId>,
+) -> Result<Mounted, String> {
     let ((dir, below), read_only) = match access.resolve(path, true) {
         Ok(found) => (found, false),
         Err(_) => (access.resolve(path, false)?, true),
     };
-    let mount = || Mounted::at(&dir.open_beneath(&below)?, shared, Some(session), read_only);
-    mount().map_err(|error: std::io::Error| error.to_string())
+    let find = || Mounted::at(&dir.open_beneath(&below)?, shared, Some(session), read_only, mount);
+    find().map_err(|error: std::io::Error| error.to_string())
 }
 
 impl Mounted {
     /// All below a directory, with the rights of the calling thread.
-    fn at(top: &Dir, shared: &Shared, session: Option<Session>, read_only: bool) -> std::io::Result<Self> {
+    fn at(
+        top: &Dir,
+        shared: &Shared,
+        session: Option<Session>,
+        read_only: bool,
+        mount: Option<MountId>,
+    ) -> std::io::Result<Self> {
         let nodes = Nodes::below(top.fd()?)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let (coherence, names) = (Arc::clone(&shared.coherence), Arc::clone(&shared.names));
         let grace = Arc::clone(&shared.grace);
-        let (client, gate) = coherence.join(session, nodes.top());
+        let (client, gate) = coherence.join(session, nodes.top(), mount);
+        // It writes a file; there is one for each mount.
+        let may_reclaim = mount.is_some_and(|mount| grace.attach(mount));
         let mounted = Self {
             client,
             gate,
             coherence,
             names,
             grace,
-            mount: None,
+            mount,
+            may_reclaim,
             nodes,
             files: OpenFiles::default(),
             read_only,
@@ -286,20 +297,24 @@ impl Mounted {
     /// The session is over: nothing is begun any more.
     fn end(self: &Arc<Self>) {
         let mounted = Arc::clone(self);
+        if self.grace.is_stopping() {
+            // What it has is its own still, at the next server: nobody else gets it from this one.
+            return self.coherence.in_background(move || mounted.gate.shut());
+        }
         // What it has sent may be on its way to a disk that takes its time.
         self.coherence.in_background(move || {
+            if let Some(mount) = mounted.mount {
+                mounted.grace.leave(mount); // before others get what it had
+            }
             mounted.gate.shut();
             mounted.coherence.leave(mounted.client);
-            if let Some(mount) = mounted.mount {
-                mounted.grace.leave(mount);
-            }
         });
     }
 }
 
-/// Whether an operation is one of those by which clients take back what they had before the server was started, or what
-/// does not hold anybody up.
-fn may_come_early(ask: &Ask) -> bool {
+/// Whether an operation is one of those by which clients take back what they had before the server was started, or tell
+/// what others who do so wait for, or what does not hold anybody up.
+fn may_come_early(ask: &Ask, may_reclaim: impl Fn() -> bool) -> bool {
     match ask {
         Ask::Attach(_)
         | Ask::Renew(_)
@@ -307,8 +322,10 @@ fn may_come_early(ask: &Ask) -> bool {
         | Ask::EndReclaim(_)
         | Ask::Close(_)
         | Ask::Forget(_) => true,
-        Ask::Open(ask) => ask.reclaims,
-        Ask::PutLock(ask) => ask.reclaims,
+        Ask::Open(ask) => ask.reclaims && may_reclaim(),
+        Ask::PutLock(ask) => ask.reclaims && may_reclaim(),
+        // To files that have been opened so.
+        Ask::Write(_) | Ask::Settle(_) => may_reclaim(),
         _ => false,
     }
 }
@@ -350,7 +367,7 @@ fn step(mounted: &Mounted, ask: &Ask, held: Option<UnderWay>) -> Step {
     // What the names lead to is looked at again, now that it cannot change.
     let _locked = mounted.names.lock(&touched.dirs);
     // A change that has waited until its session was over is nobody's wish any more.
-    let Some(_open) = mounted.gate.enter() else { return failed(Errno::NODEV) };
+    let Some(_open) = mounted.gate.enter() else { return failed(SESSION_OVER) };
     let files = match mounted.touched(ask) {
         Ok(touched) => touched.map(|touched| touched.files).unwrap_or_default(),
         Err(errno) => return failed(errno),

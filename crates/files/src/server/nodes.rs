@@ -166,7 +166,7 @@ impl Nodes {
         let full = table.nodes.len() >= NODES_MAX;
         match table.nodes.get_mut(&node) {
             Some(known) if known.file == file => {
-                known.told += 1;
+                known.told = known.told.saturating_add(1);
                 if !known.nameless {
                     (known.parent, known.name) = (parent, name.clone());
                 }
@@ -193,7 +193,7 @@ impl Nodes {
         };
         let is_there = found().is_some();
         if is_there && let Some(known) = self.lock().nodes.get_mut(&place.node) {
-            known.told = place.times.max(1);
+            known.told = place.times.clamp(1, u64::MAX / 2);
         }
         is_there
     }

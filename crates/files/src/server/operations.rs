@@ -29,7 +29,7 @@ use crate::message::{
     Acquire, Acquired, Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created,
     FileSystem, Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Listing, Lookup, Loser, Make,
     NewTime, Node, Nothing, Open, Opened, Read, ReadDir, ReadLink, Reclaim, Reclaimed, Remove, RemoveXattr,
-    Rename, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Write,
+    Rename, SESSION_OVER, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Write,
 };
 use crate::name::Name;
 
@@ -44,6 +44,8 @@ pub(super) struct Mounted {
     pub(super) grace: Arc<Grace>,
     /// The client, if it may come again.
     pub(super) mount: Option<MountId>,
+    /// It may take back what it had.
+    pub(super) may_reclaim: bool,
     pub(super) nodes: Nodes,
     pub(super) files: OpenFiles,
     pub(super) read_only: bool,
@@ -370,10 +372,8 @@ impl Mounted {
     }
 
     pub(super) fn end_reclaim(&self) -> Result<Nothing, Errno> {
-        if let Some(mount) = self.mount {
-            self.grace.has_reclaimed(mount);
-        }
-        Ok(Nothing {})
+        let in_time = self.mount.is_some_and(|mount| self.grace.has_reclaimed(mount));
+        if in_time || !self.may_reclaim { Ok(Nothing {}) } else { Err(Errno::TIMEDOUT) }
     }
 
     pub(super) fn reclaim(&self, ask: &Reclaim) -> Result<Reclaimed, Errno> {
@@ -489,7 +489,7 @@ impl Mounted {
 
     pub(super) fn write(&self, ask: &Write) -> Result<Count, Errno> {
         let file = self.files.get(ask.file)?;
-        let _open = self.gate.enter().ok_or(Errno::NODEV)?;
+        let _open = self.gate.enter().ok_or(SESSION_OVER)?;
         write_all_at(&file.fd, &ask.data, ask.offset)?;
         self.coherence.progress(self.client);
         if ask.drops_set_id {
@@ -656,6 +656,8 @@ impl Mounted {
         let of_open = |file: u64| self.nodes.file(self.files.get(file)?.node);
         let found = match ask {
             Ask::GetAttr(ask) => self.nodes.file(ask.node),
+            // It shows nothing.
+            Ask::Open(ask) if ask.reclaims => return Vec::new(),
             Ask::Open(ask) => self.nodes.file(ask.node),
             Ask::Read(ask) => of_open(ask.file),
             Ask::Seek(ask) => of_open(ask.file),

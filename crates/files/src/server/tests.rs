@@ -20,7 +20,7 @@ fn mounted() -> (tempfile::TempDir, Mounted) {
     fs::write(temp.path().join("top/f"), "words").unwrap();
     fs::write(temp.path().join("secret"), "s").unwrap();
     let top = Dir::open_path(&temp.path().join("top")).unwrap();
-    let mounted = Mounted::at(&top, &shared(), None, false).unwrap();
+    let mounted = Mounted::at(&top, &shared(), None, false, None).unwrap();
     (temp, mounted)
 }
 
@@ -113,7 +113,7 @@ fn what_was_known_before_is_known_by_its_place() {
     let e = look_up(&mounted, d, "e").unwrap();
     // Another session, of the same files: it knows none of them.
     let top = Dir::open_path(&temp.path().join("top")).unwrap();
-    let mounted = Mounted::at(&top, &shared(), None, false).unwrap();
+    let mounted = Mounted::at(&top, &shared(), None, false, None).unwrap();
     assert_eq!(call(&mounted, GetAttr { node: e }), Err(Errno::STALE));
     let place = |node, parent, name: &'static str| Place { node, parent, name: name.into(), times: 2 };
     fs::write(temp.path().join("top/new"), "n").unwrap();
@@ -160,7 +160,7 @@ fn nothing_is_changed_where_one_may_only_read() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("f"), "words").unwrap();
     let top = Dir::open_path(temp.path()).unwrap();
-    let mounted = Mounted::at(&top, &shared(), None, true).unwrap();
+    let mounted = Mounted::at(&top, &shared(), None, true, None).unwrap();
     let node = look_up(&mounted, TOP, "f").unwrap();
     let name = Bytes::from_static(b"f");
     let rofs = Err(Errno::ROFS);

@@ -77,8 +77,9 @@ const READY: &str = "mounted";
 /// How often it is looked whether somebody has unmounted.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a server that takes nothing of what was written is waited for at the end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a server that takes nothing of what was written is waited for at the end: longer than it may wait for others
+/// when it has been started again.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// How long files that are still open are waited for.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(2);
@@ -144,13 +145,14 @@ impl MountCommand {
         );
         // Out of the tree at once. Who still has files open does not hold up the end: they cannot use them any more.
         let unmounting = tokio::task::spawn_blocking(move || mount.unmount());
-        if let Ok(unmounted) = tokio::time::timeout(UNMOUNT_LIMIT, unmounting).await {
-            unmounted?.context("cannot unmount")?;
-        }
+        let unmounted = tokio::time::timeout(UNMOUNT_LIMIT, unmounting).await;
         // What was written to files that were open until now.
         let lost_bytes = counted.settle(PATIENCE).await;
         if lost_bytes > 0 {
             tracing::error!("{lost_bytes} bytes that were written are not at the server: they are lost");
+        }
+        if let Ok(unmounted) = unmounted {
+            unmounted?.context("cannot unmount")?;
         }
         match counted.stop() {
             Some(session) => end_session(session, ssh).await,

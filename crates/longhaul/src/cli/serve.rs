@@ -108,9 +108,10 @@ impl Serve {
                 )
             })
             .collect();
-        // Of this key, and this port: others may have servers of their own.
-        let mounts = host_key.with_extension(format!("mounts-{}", listen.port()));
-        let shared = files::Shared::new((listen.port() != 0).then_some(mounts));
+        // Of this key, and this address: others may have servers of their own.
+        let mut mounts = host_key.clone().into_os_string();
+        mounts.push(format!(".mounts-{listen}"));
+        let shared = files::Shared::new((listen.port() != 0).then_some(mounts.into()));
         let door = ExportsDoor {
             exports: Arc::new(exports),
             files: Arc::clone(&shared),

@@ -263,8 +263,12 @@ mod tests {
         let (server, client) = (Identity::ephemeral(), Identity::ephemeral());
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let listener =
-            QuicServer::listen(socket, server_config(&server).unwrap(), server.derived_secret()).unwrap();
+        let listener = QuicServer::listen(
+            socket,
+            server_config(&server).unwrap(),
+            server.derived_secret(address.port()),
+        )
+        .unwrap();
         let trust = Arc::new(HostTrust::Pinned(server.public()));
         let dialer = QuicClient::new(ClientTls::new(&client, trust, Purpose::Control).unwrap()).unwrap();
         let (near, far) = tokio::join!(dialer.connect(address), async {

@@ -188,9 +188,12 @@ impl Identity {
         Self { public, certified, derived: secret }
     }
 
-    /// A secret of the key's holder, the same in all of his processes: what it signs here has nothing to do with signatures.
-    pub(crate) fn derived_secret(&self) -> [u8; 32] {
-        self.derived
+    /// A secret of the key's holder for his server at a port, the same in each of its processes; another's answers are not
+    /// taken for its (RFC 9000, 21.11).
+    pub(crate) fn derived_secret(&self, port: u16) -> [u8; 32] {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.derived);
+        let signed = hmac::sign(&key, &port.to_be_bytes());
+        std::array::from_fn(|at| signed.as_ref()[at])
     }
 
     /// Reads a private key file in OpenSSH's format.

@@ -98,7 +98,6 @@ impl Server {
     /// When the port is taken or needs rights.
     pub fn bind(options: ServerOptions, door: impl Door) -> io::Result<Self> {
         let tls = server_config(&options.identity).map_err(io::Error::other)?;
-        let secret = options.identity.derived_secret();
         let mut attempts = 0;
         let mut listen = options.listen;
         let (tcp, udp) = loop {
@@ -127,7 +126,7 @@ impl Server {
         });
         Ok(Self {
             tcp,
-            quic: QuicServer::listen(udp, tls.clone(), secret)?,
+            quic: QuicServer::listen(udp, tls.clone(), options.identity.derived_secret(address.port()))?,
             tls: Arc::new(tls),
             address,
             state,
