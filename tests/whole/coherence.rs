@@ -1,6 +1,7 @@
 //! What mounts keep is what is there: nobody sees the past, whoever changes files, by whatever way.
 
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -207,7 +208,7 @@ fn the_check_finds_what_is_wrong() {
 /// A place with a value that can be read and written whole.
 trait Register: Send + Sync {
     fn read(&self) -> Option<u64>;
-    fn write(&self, value: u64) -> bool;
+    fn write(&self, value: u64) -> io::Result<()>;
 }
 
 /// Eight bytes of an open file.
@@ -220,8 +221,8 @@ impl Register for Bytes {
         Some(u64::from_le_bytes(bytes))
     }
 
-    fn write(&self, value: u64) -> bool {
-        self.0.write_all_at(&value.to_le_bytes(), self.1).is_ok()
+    fn write(&self, value: u64) -> io::Result<()> {
+        self.0.write_all_at(&value.to_le_bytes(), self.1)
     }
 }
 
@@ -237,7 +238,7 @@ impl Register for Seldom {
         self.0.read()
     }
 
-    fn write(&self, value: u64) -> bool {
+    fn write(&self, value: u64) -> io::Result<()> {
         self.0.write(value)
     }
 }
@@ -250,9 +251,10 @@ impl Register for Named {
         fs::read_to_string(&self.0).ok()?.parse().ok()
     }
 
-    fn write(&self, value: u64) -> bool {
+    fn write(&self, value: u64) -> io::Result<()> {
         let new = self.0.with_extension(value.to_string());
-        fs::write(&new, value.to_string()).is_ok() && fs::rename(&new, &self.0).is_ok()
+        fs::write(&new, value.to_string())?;
+        fs::rename(&new, &self.0)
     }
 }
 
@@ -264,9 +266,10 @@ impl Register for Link {
         fs::read_link(&self.0).ok()?.to_str()?.parse().ok()
     }
 
-    fn write(&self, value: u64) -> bool {
+    fn write(&self, value: u64) -> io::Result<()> {
         let new = self.0.with_extension(value.to_string());
-        symlink(value.to_string(), &new).is_ok() && fs::rename(&new, &self.0).is_ok()
+        symlink(value.to_string(), &new)?;
+        fs::rename(&new, &self.0)
     }
 }
 
@@ -356,7 +359,7 @@ fn play(stage: &Stage, until: Duration, faults: impl FnOnce(&dyn Fn() -> bool) +
         registers.iter().map(|(name, _)| (*name, Mutex::default())).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| faults(&|| begun.elapsed() + LIFE > until));
-        for ((_, users), (_, history)) in registers.iter().zip(&histories) {
+        for ((name, users), (_, history)) in registers.iter().zip(&histories) {
             for (number, (register, writes)) in users.iter().enumerate() {
                 scope.spawn(move || {
                     let mut count = 0;
@@ -365,7 +368,9 @@ fn play(stage: &Stage, until: Duration, faults: impl FnOnce(&dyn Fn() -> bool) +
                         let value = if *writes {
                             count += 1;
                             let value = count * 16 + number as u64;
-                            assert!(register.write(value), "a write failed, begun after {begin:?}");
+                            if let Err(error) = register.write(value) {
+                                panic!("{name}: a write, begun after {begin:?}: {error}");
+                            }
                             std::thread::sleep(Duration::from_millis(value % 23)); // readers get to keep something
                             Some(value)
                         } else {
@@ -399,8 +404,8 @@ impl Register for Reopened {
         Bytes(File::open(&self.0).ok()?, self.1).read()
     }
 
-    fn write(&self, value: u64) -> bool {
-        File::options().write(true).open(&self.0).is_ok_and(|file| Bytes(file, self.1).write(value))
+    fn write(&self, value: u64) -> io::Result<()> {
+        Bytes(File::options().write(true).open(&self.0)?, self.1).write(value)
     }
 }
 

@@ -18,54 +18,68 @@ use crate::message::{Listed, ReadDir};
 /// Somebody who walks through a tree. Pure.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// Directories that he will come to: first those below where he is, then those beside it and above, last what is
-    /// below them.
-    to_come: VecDeque<u64>,
+    /// Directories in those that he has come to: he needs them soon, in whatever order.
+    near: VecDeque<u64>,
+    /// Those beside and above where he began, and what is in directories that have been listed ahead; of these the newest
+    /// first.
+    far: Vec<u64>,
     /// Listings that have been asked for, and that he has not come to.
     ahead: HashSet<u64>,
-    /// How many there may be of these.
+    /// How many there may be of these before those that are far have to wait.
     allowed: usize,
 }
 
 impl Default for Walk {
     fn default() -> Self {
-        Self { to_come: VecDeque::new(), ahead: HashSet::new(), allowed: LISTINGS_AHEAD_FIRST }
+        let (near, far, ahead) = (VecDeque::new(), Vec::new(), HashSet::new());
+        Self { near, far, ahead, allowed: LISTINGS_AHEAD_FIRST }
     }
 }
 
 impl Walk {
-    /// He has come to a directory; `siblings` are those beside it that nobody has listed. Where it was not expected, another
-    /// walk begins. (Programs have orders of their own: find(1) sorts by inode number.)
-    fn comes_to(&mut self, dir: u64, siblings: impl FnOnce() -> Vec<u64>) {
-        let is_ahead = self.ahead.remove(&dir);
-        let expected = self.to_come.iter().position(|next| *next == dir);
-        if let Some(place) = expected {
-            self.to_come.remove(place);
+    /// He has come to a directory; `siblings` are those beside it that nobody has listed. Where it was neither expected nor
+    /// known, another walk begins. (Programs have orders of their own: find(1) sorts by inode number.)
+    fn comes_to(&mut self, dir: u64, was_known: bool, siblings: impl FnOnce() -> Vec<u64>) {
+        let mut expected = self.ahead.remove(&dir);
+        if let Some(place) = self.near.iter().position(|next| *next == dir) {
+            self.near.remove(place);
+            expected = true;
+        } else if let Some(place) = self.far.iter().rposition(|next| *next == dir) {
+            self.far.remove(place);
+            expected = true;
         }
-        if is_ahead || expected.is_some() {
+        if expected {
             self.allowed = (self.allowed * 2).min(LISTINGS_AHEAD_MAX);
-        } else {
+        } else if !was_known {
             *self = Self::default();
-            self.to_come.extend(siblings().into_iter().filter(|sibling| *sibling != dir));
+            self.may_go_on_to(siblings().into_iter().filter(|sibling| *sibling != dir).collect(), false);
         }
     }
 
     /// These are in a directory that he `is_in`, or that has been listed ahead.
     fn may_go_on_to(&mut self, dirs: Vec<u64>, is_in: bool) {
         if is_in {
-            dirs.into_iter().rev().for_each(|dir| self.to_come.push_front(dir));
+            dirs.into_iter().rev().for_each(|dir| self.near.push_front(dir));
+            self.near.truncate(LISTINGS_TO_COME_MAX);
         } else {
-            self.to_come.extend(dirs);
+            self.far.extend(dirs.into_iter().rev());
+            let too_many = self.far.len().saturating_sub(LISTINGS_TO_COME_MAX);
+            self.far.drain(..too_many);
         }
-        self.to_come.truncate(LISTINGS_TO_COME_MAX);
     }
 
     /// A directory to ask for now.
     fn next(&mut self) -> Option<u64> {
-        if self.ahead.len() >= self.allowed {
-            return None;
-        }
-        let next = self.to_come.pop_front()?;
+        let is_trusted = self.allowed > LISTINGS_AHEAD_FIRST || self.ahead.len() < self.allowed;
+        let next = match self.near.pop_front() {
+            Some(near) if is_trusted => near,
+            Some(near) => {
+                self.near.push_front(near);
+                return None;
+            }
+            None if self.ahead.len() < self.allowed => self.far.pop()?,
+            None => return None,
+        };
         self.ahead.insert(next);
         Some(next)
     }
@@ -87,6 +101,7 @@ impl Remote {
             let _ = coming.wait_for(Option::is_some).await; // it ends with its sender, too
         }
         let known = self.inner.client.cache().listing(now(), node);
+        let was_known = known.is_some();
         let listing = match known {
             Some(listing) => listing,
             None => {
@@ -98,7 +113,7 @@ impl Remote {
         let above = self.inner.client.cache().listing_above(now(), node);
         if let Some(above) = above {
             let siblings = || self.unlisted(&above);
-            lock(&self.inner.walk).comes_to(node, siblings);
+            lock(&self.inner.walk).comes_to(node, was_known, siblings);
             self.walk_on(&listing, true);
         }
         Ok(listing)
@@ -176,20 +191,23 @@ mod tests {
     fn who_walks_is_followed_further_and_further() {
         let mut walk = Walk::default();
         let siblings = || (9..100).collect();
-        walk.comes_to(9, siblings);
+        walk.comes_to(9, false, siblings);
+        walk.may_go_on_to(vec![500, 501], true);
         let first = all(&mut walk);
-        assert_eq!(first, (10..10 + LISTINGS_AHEAD_FIRST as u64).collect::<Vec<_>>());
-        // What is below comes before what is beside.
-        walk.comes_to(10, siblings);
-        walk.may_go_on_to((200..203).collect(), true);
-        walk.may_go_on_to((400..402).collect(), false);
+        assert_eq!(first, [500, 501, 10, 11], "no more than at first");
+        // What is below comes before what is beside, however much is ahead.
+        walk.comes_to(501, true, siblings);
+        walk.may_go_on_to((600..700).collect(), true);
         assert_eq!(walk.allowed, 2 * LISTINGS_AHEAD_FIRST);
-        assert_eq!(all(&mut walk)[..4], [200, 201, 202, 10 + LISTINGS_AHEAD_FIRST as u64]);
-        // In an order of his own.
-        walk.comes_to(50, siblings);
-        walk.may_go_on_to(vec![300], true);
+        assert_eq!(all(&mut walk), (600..700).collect::<Vec<_>>());
+        // In an order of his own; what is in those ahead comes before what is beside.
+        for dir in 600..700 {
+            walk.comes_to(dir, true, siblings);
+        }
+        walk.may_go_on_to(vec![800], false);
+        walk.comes_to(50, false, siblings);
         let next = all(&mut walk);
-        assert!(next[0] == 300 && next.len() > LISTINGS_AHEAD_FIRST && !next.contains(&50), "{next:?}");
+        assert!(next[..2] == [800, 12] && next.len() == 89 - 1 && !next.contains(&50), "{next:?}");
     }
 
     #[test]
@@ -197,10 +215,15 @@ mod tests {
         let mut walk = Walk::default();
         walk.may_go_on_to((10..100).collect(), true);
         all(&mut walk);
-        walk.comes_to(10, Vec::new);
-        walk.comes_to(7, Vec::new);
-        assert_eq!((walk.allowed, walk.ahead.len(), walk.to_come.len()), (LISTINGS_AHEAD_FIRST, 0, 0));
-        walk.may_go_on_to((0..2 * LISTINGS_TO_COME_MAX as u64).collect(), true);
-        assert_eq!((walk.to_come.len(), walk.next()), (LISTINGS_TO_COME_MAX, Some(0)));
+        walk.comes_to(10, false, Vec::new);
+        walk.comes_to(3, true, Vec::new);
+        assert_eq!(walk.allowed, 2 * LISTINGS_AHEAD_FIRST, "what is known already is no other walk");
+        walk.comes_to(7, false, Vec::new);
+        assert_eq!((walk.allowed, walk.ahead.len(), walk.near.len()), (LISTINGS_AHEAD_FIRST, 0, 0));
+        for is_in in [true, false] {
+            walk.may_go_on_to((0..2 * LISTINGS_TO_COME_MAX as u64).collect(), is_in);
+        }
+        assert_eq!((walk.near.len(), walk.far.len()), (LISTINGS_TO_COME_MAX, LISTINGS_TO_COME_MAX));
+        assert_eq!(walk.next(), Some(0));
     }
 }

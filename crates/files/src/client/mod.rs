@@ -687,8 +687,8 @@ impl Remote {
         let changes = std::iter::once(change).chain(removed).collect::<Vec<_>>();
         let ask = Remove { parent, name: Bytes::copy_from_slice(name), is_dir };
         match self.change_or_again(ask, &changes, Self::lost_name).await {
-            // It was there, and nobody else can have removed it without a word.
-            (Err(Errno::NOENT), true) if changes.len() > 1 => Ok(()),
+            // By the server that died before it could answer: whoever removes a name has just looked it up.
+            (Err(Errno::NOENT), true) => Ok(()),
             (removed, _) => removed.map(drop),
         }
     }
@@ -715,6 +715,7 @@ impl Remote {
         (new_parent, new_name): (u64, &[u8]),
         flags: u32,
     ) -> Result<(), Errno> {
+        let new_name_here = new_name;
         let moved = [self.known_name(parent, name), self.known_name(new_parent, new_name)];
         let names = [(parent, name), (new_parent, new_name)];
         let changes = names.map(|(node, name)| OwnChange::of_name(node, name));
@@ -727,9 +728,13 @@ impl Remote {
             cache.found_at(moved.moved, new.0, new.1);
             Self::lost_name(cache, moved);
         };
-        let was_there = moved[0].is_some();
         match self.change_or_again(ask, &changes, keep).await {
-            (Err(Errno::NOENT), true) if was_there => Ok(()),
+            // As above, if something has the new name.
+            (Err(Errno::NOENT), true) => {
+                let there = self.look_up(new_parent, new_name_here).await?;
+                self.forget(there.node, 1);
+                Ok(())
+            }
             (renamed, _) => renamed.map(drop),
         }
     }
