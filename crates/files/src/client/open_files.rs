@@ -196,10 +196,10 @@ impl Remote {
     pub async fn open(&self, node: u64, flags: OFlags) -> Result<u64, Errno> {
         let only_reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let is_kept = only_reads && {
-            let mut cache = self.inner.client.cache();
-            let size = cache.attr(now(), node).map(|attr| attr.size);
-            size.is_some_and(|size| size <= INLINE_BYTES_MAX as u64 && size > 0)
-                && cache.block(now(), node, 0).is_some_and(|block| Some(block.len() as u64) == size)
+            let (mut cache, now) = (self.inner.client.cache(), now());
+            let blocks = cache.attr(now, node).map_or(0, |attr| attr.size.div_ceil(BLOCK));
+            (1..=KEPT_BLOCKS_MAX).contains(&blocks)
+                && (0..blocks).all(|place| cache.block(now, node, place).is_some())
         };
         let number = self.file_number();
         let far = if is_kept { None } else { Some(self.open_far(number, node, flags).await?) };
@@ -812,6 +812,9 @@ const ROOM_LEAST: usize = 4096;
 const SET_ID: u32 = 0o6000;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Files of more blocks are opened at the server in any case: the round trip is small beside what is read.
+const KEPT_BLOCKS_MAX: u64 = 16;
 
 /// A file may become shorter more than once while it is read.
 const READ_ATTEMPTS: usize = 4;
