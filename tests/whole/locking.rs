@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::mounting::Mounted;
-use crate::stage::process::wait_for;
+use crate::stage::process::{Running, wait_for};
 use crate::stage::{Need, Stage};
 
 fn range(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
@@ -44,16 +44,22 @@ fn open(mounted: &Mounted<'_>) -> File {
     File::options().read(true).write(true).open(mounted.path("f")).unwrap()
 }
 
+/// A server, two mounts of it, and a file that is open on both.
+fn two_mounts(stage: &Stage) -> (Running, [Mounted<'_>; 2], [File; 2]) {
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let server = stage.serve();
+    let mounts = [Mounted::new(stage, "one", &[]), Mounted::new(stage, "other", &[])];
+    let files = [open(&mounts[0]), open(&mounts[1])];
+    (server, mounts, files)
+}
+
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn locks_hold_between_mounts() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
     let stage = Stage::shared("--rtt 5ms");
-    fs::write(stage.path("far/f"), "words").unwrap();
-    let _server = stage.serve();
-    let mounts = [Mounted::new(&stage, "one", &[]), Mounted::new(&stage, "other", &[])];
-    let [mine, theirs] = [open(&mounts[0]), open(&mounts[1])];
+    let (_server, mounts, [mine, theirs]) = two_mounts(&stage);
     put(&mine, libc::F_WRLCK, 10, 90).unwrap();
     assert_eq!(put(&theirs, libc::F_RDLCK, 0, 11), Err(Errno::EAGAIN));
     assert_eq!(in_the_way(&theirs, 0, 0), Some((10, 90)));
@@ -83,26 +89,25 @@ fn locks_hold_between_mounts() {
 fn who_waits_for_a_lock_gets_it_or_a_signal() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
     let stage = Stage::shared("--rtt 5ms");
-    fs::write(stage.path("far/f"), "words").unwrap();
-    let _server = stage.serve();
-    let mounts = [Mounted::new(&stage, "one", &[]), Mounted::new(&stage, "other", &[])];
-    let [mine, theirs] = [open(&mounts[0]), open(&mounts[1])];
+    let (_server, mounts, [mine, theirs]) = two_mounts(&stage);
     put(&mine, libc::F_WRLCK, 0, 0).unwrap();
     // Somebody who waits can be killed.
     let mut waiting = Command::new("flock").arg(mounts[1].path("f")).arg("true").spawn().unwrap();
     let pid = Pid::from_raw(waiting.id() as i32);
-    std::thread::sleep(Duration::from_millis(500)); // by now it waits, most likely; if not, it dies all the same
+    let wishes = || mounts[1].answered(|name| name == "PutLock");
+    wait_for("somebody to wait", SOON, || (wishes() > 0).then_some(()));
     assert!(waiting.try_wait().unwrap().is_none());
     kill(pid, Signal::SIGTERM).unwrap();
     wait_for("one who waits to be killed", SOON, || waiting.try_wait().unwrap());
 
     let has_given_up = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let before = wishes();
         let waiter = scope.spawn(|| {
             wait(&theirs, libc::F_WRLCK, 0, 0).unwrap();
             assert!(has_given_up.load(Ordering::SeqCst), "two have one lock");
         });
-        std::thread::sleep(Duration::from_millis(500));
+        wait_for("somebody to wait", SOON, || (wishes() > before).then_some(()));
         has_given_up.store(true, Ordering::SeqCst);
         put(&mine, libc::F_UNLCK, 0, 0).unwrap();
         waiter.join().unwrap();
@@ -119,10 +124,7 @@ fn who_waits_for_a_lock_gets_it_or_a_signal() {
 fn who_would_wait_for_himself_is_told() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
     let stage = Stage::shared("--rtt 5ms");
-    fs::write(stage.path("far/f"), "words").unwrap();
-    let _server = stage.serve();
-    let mounts = [Mounted::new(&stage, "one", &[]), Mounted::new(&stage, "other", &[])];
-    let [mine, theirs] = [open(&mounts[0]), open(&mounts[1])];
+    let (_server, _mounts, [mine, theirs]) = two_mounts(&stage);
     put(&mine, libc::F_WRLCK, 0, 1).unwrap();
     put(&theirs, libc::F_WRLCK, 1, 1).unwrap();
     let begun = Instant::now();

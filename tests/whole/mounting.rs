@@ -47,6 +47,17 @@ impl<'a> Mounted<'a> {
         self.program.stop().expect(0).err
     }
 
+    /// How many requests the server has answered, of some names, by the mount's own count.
+    pub(crate) fn answered(&self, counts: impl Fn(&str) -> bool) -> u64 {
+        let mut stats = Command::new(LONGHAUL);
+        stats.args(["stats", "--json"]).arg(self.path(""));
+        let said = self.stage.run(&mut stats).expect(0).out;
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let operations = said["operations"].as_array().unwrap().iter();
+        let counted = operations.filter(|operation| counts(operation["name"].as_str().unwrap()));
+        counted.map(|operation| operation["count"].as_u64().unwrap()).sum()
+    }
+
     /// A path in it, as programs in the tree of the host reach it.
     pub(crate) fn inside(&self, below: &str) -> PathBuf {
         self.stage.path(self.name).join(below)
@@ -344,14 +355,7 @@ fn holes_and_copies_are_made_at_the_server() {
 
 /// Requests that somebody has waited for, by the mount's own count.
 fn round_trips(mounted: &Mounted<'_>) -> u64 {
-    let mut stats = Command::new(LONGHAUL);
-    stats.args(["stats", "--json"]).arg(mounted.path(""));
-    let said = mounted.stage.run(&mut stats).expect(0).out;
-    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-    let waited_for = |name: &str| !["Renew", "Forget", "Close"].contains(&name);
-    let operations = said["operations"].as_array().unwrap().iter();
-    let counted = operations.filter(|operation| waited_for(operation["name"].as_str().unwrap()));
-    counted.map(|operation| operation["count"].as_u64().unwrap()).sum()
+    mounted.answered(|name| !["Renew", "Forget", "Close"].contains(&name))
 }
 
 #[test]

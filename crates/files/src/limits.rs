@@ -148,7 +148,8 @@ pub const LISTING_ENTRIES_MAX: usize = 4 << 20;
 /// has come to.
 pub const LISTINGS_AHEAD_FIRST: usize = 4;
 
-/// And at most: with 16 names each, as source trees have, some 5 MiB.
+/// And at most, but twice as many with those in directories that he is in: with 16 names each, as source trees have, some
+/// 10 MiB.
 pub const LISTINGS_AHEAD_MAX: usize = 1024;
 
 /// Of these, on their way at a time: a quarter of the requests that others leave.

@@ -1,6 +1,7 @@
 //! Directories. Whoever lists one and then another below it is walking a tree: what he comes to next is asked for ahead,
 //! many directories at a time, as far as he has been followed with success.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -70,7 +71,9 @@ impl Walk {
 
     /// A directory to ask for now.
     fn next(&mut self) -> Option<u64> {
-        let is_trusted = self.allowed > LISTINGS_AHEAD_FIRST || self.ahead.len() < self.allowed;
+        let near_max =
+            if self.allowed > LISTINGS_AHEAD_FIRST { 2 * LISTINGS_AHEAD_MAX } else { self.allowed };
+        let is_trusted = self.ahead.len() < near_max;
         let next = match self.near.pop_front() {
             Some(near) if is_trusted => near,
             Some(near) => {
@@ -135,9 +138,10 @@ impl Remote {
             }
             let Some(dir) = walk.next() else { return };
             let (tell, coming) = watch::channel(None);
-            if lock(&self.inner.listings_coming).insert(dir, coming).is_some() {
-                continue;
-            }
+            match lock(&self.inner.listings_coming).entry(dir) {
+                Entry::Occupied(_) => continue, // of a walk before
+                Entry::Vacant(place) => place.insert(coming),
+            };
             let remote = self.clone();
             self.inner.runtime.spawn(async move {
                 let listing = remote.list(dir).await;

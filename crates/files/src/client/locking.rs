@@ -153,7 +153,6 @@ impl Remote {
         let node = self.open_file(file)?.node;
         let locking = &self.inner.client.locking;
         tokio::pin!(interrupted);
-        let mut is_interrupted = false;
         loop {
             let (number, mut granted) = locking.begin();
             let state = self.put_lock(file, range, number, false).await;
@@ -167,14 +166,13 @@ impl Remote {
                 // `None` again: the session is over, and who waited in it is not known in the next.
                 end = tokio::select! {
                     has_it = &mut granted => has_it.ok().map(Ok),
-                    () = &mut interrupted, if !is_interrupted => {
-                        is_interrupted = true;
-                        match self.call(StopWaiting { wait: number }).await.outcome {
+                    // Whatever it says, that is the end.
+                    () = &mut interrupted => match self.call(StopWaiting { wait: number }).await.outcome {
                         // Too late: it is on its way, or was lost with a session.
                         Err(Errno::NOENT) => Some(granted.await.map_err(|_| Errno::INTR)),
                         Ok(_) => Some(Err(Errno::INTR)),
                         Err(error) => Some(Err(error)),
-                    }}
+                    },
                 };
             }
             lock(&locking.waiting).1.remove(&number);
