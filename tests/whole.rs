@@ -31,6 +31,8 @@ mod locking;
 mod mounting;
 #[path = "whole/names.rs"]
 mod names;
+#[path = "whole/order.rs"]
+mod order;
 #[path = "whole/outage.rs"]
 mod outage;
 #[path = "whole/restart.rs"]

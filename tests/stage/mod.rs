@@ -162,17 +162,43 @@ impl Stage {
         arguments
     }
 
-    /// A server of `data` that is killed and started again on request. To run a program closes what is open here, and
-    /// tells the server: where files on a mount are open, only somebody who has none can start a server that is gone.
-    pub(crate) fn serve_and_restart(&self) -> Restarted {
-        const AGENT: &str = r#""$@" & while read -r signal pause; do kill -"$signal" $!; wait $!; sleep "$pause"; "$@" & done; kill -TERM $!; wait $!"#;
-        let words = std::fs::File::create(self.path("words-of-servers")).unwrap();
-        let mut command = self.on(Host::Far, "sh");
-        command.args(["-c", AGENT, "sh", LONGHAUL]).args(self.serve_arguments());
-        let agent = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(words).spawn().unwrap();
-        let server = Restarted { agent, words: self.path("words-of-servers") };
-        process::wait_for("a server", process::LIMIT, || server.said().contains("host key").then_some(()));
-        server
+    /// A server of `data` that something is done to on request.
+    pub(crate) fn serve_and_restart(&self) -> Tended {
+        self.tend(Host::Far, LONGHAUL, self.serve_arguments(), "host key", None)
+    }
+
+    /// A program that something is done to on request, by somebody on its host; `mount`: it mounts something there. To run
+    /// a program closes what is open here, and tells the server: where files on a mount are open, only somebody who has
+    /// none can start a server that is gone, or wake a mount.
+    pub(crate) fn tend(
+        &self,
+        host: Host,
+        program: &str,
+        arguments: Vec<OsString>,
+        ready: &str,
+        mount: Option<&Path>,
+    ) -> Tended {
+        const TENDER: &str = r#"
+            mount=$1; shift
+            "$@" &
+            while read -r signal pause; do
+                case $signal in
+                STOP) kill -STOP $!; sleep "$pause"; kill -CONT $! ;;
+                *)
+                    kill -"$signal" $!; wait $!
+                    if test "$mount"; then umount -l "$mount"; fi
+                    sleep "$pause"; "$@" & ;;
+                esac
+            done
+            kill -TERM $!; wait $!"#;
+        let number = self.words.fetch_add(1, Ordering::Relaxed);
+        let words = self.path(format!("words-{number}"));
+        let mut command = self.on(host, "sh");
+        command.args(["-c", TENDER, "sh"]).arg(mount.unwrap_or(Path::new(""))).arg(program).args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(std::fs::File::create(&words).unwrap());
+        let tended = Tended { tender: command.spawn().unwrap(), words };
+        process::wait_for("a program", process::LIMIT, || tended.said().contains(ready).then_some(()));
+        tended
     }
 
     /// A client on host `near`, which still lacks sources and destination.
@@ -233,30 +259,36 @@ impl Stage {
     }
 }
 
-/// See [`Stage::serve_and_restart`].
-pub(crate) struct Restarted {
-    agent: std::process::Child,
+/// See [`Stage::tend`].
+pub(crate) struct Tended {
+    tender: std::process::Child,
     words: PathBuf,
 }
 
-impl Restarted {
-    /// Ends the server with a signal, and starts another after some seconds.
-    pub(crate) fn restart(&self, signal: &str, pause: f64) {
-        writeln!(self.agent.stdin.as_ref().unwrap(), "{signal} {pause}").unwrap();
+impl Tended {
+    /// Ends the program with a signal, and starts it again after some seconds; or, with `STOP`, has it stand still for so
+    /// long.
+    pub(crate) fn signal(&self, signal: &str, pause: f64) {
+        writeln!(self.tender.stdin.as_ref().unwrap(), "{signal} {pause}").unwrap();
     }
 
     /// What all of them have said.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(&self.words).unwrap_or_default()
     }
+
+    /// Of somebody who sees what the program sees, as long as this lives.
+    pub(crate) fn pid(&self) -> u32 {
+        self.tender.id()
+    }
 }
 
-impl Drop for Restarted {
+impl Drop for Tended {
     fn drop(&mut self) {
-        drop(self.agent.stdin.take());
-        let _ = self.agent.wait();
+        drop(self.tender.stdin.take());
+        let _ = self.tender.wait();
         if std::thread::panicking() {
-            eprintln!("the servers said:\n{}", self.said());
+            eprintln!("the programs said:\n{}", self.said());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `longhaul mount`: the far files in the near tree.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -18,11 +19,8 @@ pub(crate) struct Mounted<'a> {
 
 impl<'a> Mounted<'a> {
     pub(crate) fn new(stage: &'a Stage, name: &'static str, arguments: &[&str]) -> Self {
-        fs::create_dir(stage.path(name)).unwrap();
         let mut command = stage.on(Host::Near, LONGHAUL);
-        command.args(["mount", "--foreground", "-v", "-i"]).arg(stage.path("client"));
-        command.arg("--known-hosts").arg(stage.path("known_hosts"));
-        command.arg("longhaul://far/data").arg(stage.path(name)).args(arguments);
+        command.args(mount_arguments(stage, name, arguments));
         let mut program = stage.start(&mut command);
         program.wait_to_say("mounted at");
         Self { stage, program, name }
@@ -68,6 +66,18 @@ impl<'a> Mounted<'a> {
         let here = self.inside(below);
         PathBuf::from(format!("/proc/{}/root{}", self.program.pid(), here.display()))
     }
+}
+
+/// What makes a mount at a new directory.
+pub(crate) fn mount_arguments(stage: &Stage, name: &str, more: &[&str]) -> Vec<OsString> {
+    let place = stage.path(name);
+    fs::create_dir(&place).unwrap();
+    let (key, known_hosts) = (stage.path("client"), stage.path("known_hosts"));
+    let mut arguments: Vec<OsString> = ["mount", "--foreground", "-v", "-i"].map(Into::into).into();
+    arguments.extend([key.into(), "--known-hosts".into(), known_hosts.into()]);
+    arguments.extend(["longhaul://far/data".into(), place.into()]);
+    arguments.extend(more.iter().map(Into::into));
+    arguments
 }
 
 /// The number before some words of a program.

@@ -51,7 +51,7 @@ fn a_server_that_is_started_again_gives_mounts_back_what_they_had() {
         file.sync_all().unwrap();
         // Told to nobody yet.
         file.write_all_at(signal.as_bytes(), 5000).unwrap();
-        server.restart(signal, 1.0);
+        server.signal(signal, 1.0);
         // Somebody else looks: he sees all of it, however long that takes.
         let begun = Instant::now();
         let seen = fs::read(mounts[1].path("d/e/f")).unwrap();
@@ -76,7 +76,7 @@ fn a_server_that_is_started_again_gives_mounts_back_what_they_had() {
     removed.write_all_at(b"W", 0).unwrap();
     removed.sync_all().unwrap();
     fs::remove_file(far.join("removed")).unwrap();
-    server.restart("KILL", 0.0);
+    server.signal("KILL", 0.0);
     let error = wait_for("an error", SOON, || removed.metadata().err());
     assert!([libc::ESTALE, libc::EIO].contains(&error.raw_os_error().unwrap()), "{error}");
     fs::write(mounts[0].path("new"), "n").unwrap();
@@ -106,7 +106,7 @@ fn mounts_that_have_the_same_files_open_come_back_together() {
         std::thread::sleep(Duration::from_millis(1500));
         written.iter().for_each(|file| file.write_all_at(words, 0).unwrap());
     }
-    server.restart("KILL", 0.5);
+    server.signal("KILL", 0.5);
     let begun = Instant::now();
     for file in &watched {
         file.read_exact_at(&mut byte, 0).unwrap();
@@ -131,7 +131,7 @@ fn bytes_on_their_way_to_a_server_that_dies_get_there() {
     let file = File::options().read(true).write(true).create_new(true).open(mounted.path("big")).unwrap();
     for number in 0..48 {
         if number % 16 == 8 {
-            server.restart("KILL", 0.5);
+            server.signal("KILL", 0.5);
         }
         file.write_all_at(&block, number << 20).unwrap();
     }
@@ -143,7 +143,7 @@ fn bytes_on_their_way_to_a_server_that_dies_get_there() {
     let fresh = open(&mounted, "big");
     for number in 0..48 {
         if number == 3 {
-            server.restart("KILL", 0.5);
+            server.signal("KILL", 0.5);
         }
         fresh.read_exact_at(&mut here, number << 20).unwrap();
         assert!(here == block, "block {number}");
@@ -165,7 +165,7 @@ fn a_mount_that_does_not_come_back_in_time_is_told_what_it_has_lost() {
     std::thread::sleep(Duration::from_millis(1500));
     mine.write_all_at(b"FIRST", 0).unwrap();
     kill(mounts[0].program.pid(), Signal::SIGSTOP).unwrap();
-    server.restart("KILL", 0.0);
+    server.signal("KILL", 0.0);
     // Waited for, and then not any more.
     let begun = Instant::now();
     let mut words = [0; 5];

@@ -56,7 +56,7 @@ pub const WRITES_OPEN_MAX: usize = 1024;
 pub const WORKERS_MAX: usize = 8;
 
 /// Operations of a session that wait for such a thread; as many as the control channel carries out at a time.
-pub const WORK_WAITING_MAX: usize = longhaul_transport::limits::REPLIES_KEPT_MAX;
+pub const WORK_WAITING_MAX: usize = longhaul_transport::limits::REQUESTS_AT_ONCE_MAX;
 
 /// The value of one extended attribute: what fits into a message. Linux' own limit is 64 KiB.
 pub const XATTR_VALUE_BYTES_MAX: usize = INLINE_BYTES_MAX;

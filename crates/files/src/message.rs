@@ -19,7 +19,7 @@
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
-use rustix::fs::{Statx, StatxTimestamp};
+use rustix::fs::{OFlags, Statx, StatxTimestamp};
 use rustix::io::Errno;
 
 use crate::lease::FileId;
@@ -168,6 +168,25 @@ operations! {
 }
 
 impl Ask {
+    /// To carry it out once more later may undo what others have done in between.
+    pub(crate) fn changes(&self) -> bool {
+        match self {
+            Self::Open(ask) => OFlags::from_bits_retain(ask.flags).contains(OFlags::TRUNC),
+            Self::SetAttr(_)
+            | Self::Make(_)
+            | Self::Create(_)
+            | Self::Remove(_)
+            | Self::Rename(_)
+            | Self::Link(_)
+            | Self::Write(_)
+            | Self::SetXattr(_)
+            | Self::RemoveXattr(_)
+            | Self::Allocate(_)
+            | Self::CopyRange(_) => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn into_bytes(self) -> Bytes {
         Request { ask: Some(self) }.encode_to_vec().into()
     }

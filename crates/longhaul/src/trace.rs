@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::Context;
 use longhaul_copy::{FarBuffers, ProgressNow, dirty_bytes, far_buffers};
+use longhaul_files::Statistics;
 use longhaul_transport::Session;
 use longhaul_transport::session::LaneSample;
 use serde::Serialize;
@@ -15,7 +17,10 @@ use serde::Serialize;
 #[derive(Debug)]
 pub(crate) struct Trace {
     out: BufWriter<File>,
+    begun: Instant,
     far: Arc<Mutex<Far>>,
+    /// Of a mount: what had been done at the last line.
+    done: Option<(u64, u64)>,
 }
 
 /// What the far end said last.
@@ -48,7 +53,10 @@ struct Line {
     /// Of this host's sockets: received and not read.
     socket_bytes: u64,
     lanes: Vec<Lane>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     far: Option<FarLine>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount: Option<MountLine>,
 }
 
 #[derive(Debug, Serialize)]
@@ -79,18 +87,53 @@ struct FarLine {
     received_bytes: u64,
 }
 
+/// Of a mount alone.
+#[derive(Debug, Serialize)]
+struct MountLine {
+    /// Requests that the server was asked.
+    asked: u64,
+    /// Of files, in memory.
+    kept_bytes: u64,
+    /// Written here, and not stored by the server yet.
+    unsent_bytes: u64,
+}
+
 impl Trace {
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { out: BufWriter::new(file), far: Arc::default() })
+        Ok(Self { out: BufWriter::new(file), begun: Instant::now(), far: Arc::default(), done: None })
     }
 
-    /// Writes a line, and asks the far end for its part of a later one.
-    pub(crate) fn sample(&mut self, session: &Session, progress: &ProgressNow) -> anyhow::Result<()> {
+    /// Of a copy: writes a line, and asks the far end for its part of a later one.
+    pub(crate) fn copying(&mut self, session: &Session, progress: &ProgressNow) -> anyhow::Result<()> {
+        let far = self.ask_far(session);
+        self.write(session, progress.done_bytes, far, None)
+    }
+
+    /// Of a mount, if something has been done since the last line.
+    pub(crate) fn mounted(&mut self, session: &Session, statistics: &Statistics) -> anyhow::Result<()> {
+        let &Statistics { asked, received_bytes, stored_bytes, kept_bytes, unsent_bytes, .. } = statistics;
+        let moved = session.sample();
+        let done = Some((asked, moved.sent_bytes + moved.received_bytes));
+        if std::mem::replace(&mut self.done, done) == done {
+            return Ok(());
+        }
+        let mount = MountLine { asked, kept_bytes, unsent_bytes };
+        self.write(session, received_bytes + stored_bytes, None, Some(mount))?;
+        Ok(self.out.flush()?)
+    }
+
+    fn write(
+        &mut self,
+        session: &Session,
+        done_bytes: u64,
+        far: Option<FarLine>,
+        mount: Option<MountLine>,
+    ) -> anyhow::Result<()> {
         let sample = session.sample();
         let line = Line {
-            seconds: sample.at.as_secs_f64(),
-            done_bytes: progress.done_bytes,
+            seconds: self.begun.elapsed().as_secs_f64(),
+            done_bytes,
             sent_bytes: sample.sent_bytes,
             received_bytes: sample.received_bytes,
             repeated_bytes: sample.repeated_bytes,
@@ -102,7 +145,8 @@ impl Trace {
             dirty_bytes: dirty_bytes(),
             socket_bytes: sample.socket_bytes,
             lanes: sample.lanes.iter().map(Lane::of).collect(),
-            far: self.ask_far(session),
+            far,
+            mount,
         };
         serde_json::to_writer(&mut self.out, &line)?;
         self.out.write_all(b"\n")?;

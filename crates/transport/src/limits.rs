@@ -82,9 +82,9 @@ pub const REQUEST_BYTES_CARRIED_MAX: usize = 2 * REQUEST_BYTES_OPEN_MAX;
 /// Requests read off QUIC streams at a time, each of 64 KiB: 4 MiB. The others wait within QUIC's window.
 pub const REQUESTS_READ_AT_ONCE: usize = 64;
 
-/// Replies kept for an asker that may repeat its requests on another link: those it has open, and those whose end
-/// it has not told yet.
-pub const REPLIES_KEPT_MAX: usize = 2 * CONTROL_STREAMS_MAX as usize;
+/// Requests of a peer's that are carried out at a time: those it has open, and as many that it has given up waiting for.
+/// (Replies are kept, for an asker that may ask again on another link, of those that it may have open.)
+pub const REQUESTS_AT_ONCE_MAX: usize = 2 * CONTROL_STREAMS_MAX as usize;
 
 /// A control link that was silent for so long is broken.
 pub const LINK_IDLE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -28,9 +28,9 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, ORDINARY_REQUESTS_MAX, RENEW_EVERY};
 use crate::message::{
-    Attached, Attr, Caller, Create, FileSystem, Forget, Forgotten, GetAttr, GetXattr, Grant, Link, ListXattr,
-    Lookup, Loser, Make, NewTime, Notice, Operation, ReadLink, Remove, RemoveXattr, Rename, Renew, Reply,
-    SESSION_OVER, SetAttr, SetXattr, StatFs, Statistics, SyncDir, Tells, WireTime,
+    Ask, Attached, Attr, Caller, Create, FileSystem, Forget, Forgotten, GetAttr, GetXattr, Grant, Link,
+    ListXattr, Lookup, Loser, Make, NewTime, Notice, Operation, ReadLink, Remove, RemoveXattr, Rename, Renew,
+    Reply, SESSION_OVER, SetAttr, SetXattr, StatFs, Statistics, SyncDir, Tells, WireTime,
 };
 use behind::Behind;
 use cache::{Cache, Nanos, OwnChange, Turn};
@@ -239,6 +239,8 @@ struct Inner {
     unsynced: Mutex<HashMap<u64, u64>>,
     /// What was written in sessions up to this number, and not told, is lost.
     forfeited: watch::Sender<u64>,
+    /// Writes under way that others see at once.
+    writing: watch::Sender<usize>,
     client: Arc<FilesClient>,
     read_only: bool,
     acts_for_all: bool,
@@ -276,13 +278,14 @@ impl Remote {
         let Attached { read_only, acts_for_all, user: Caller { uid, gid }, boot, top, .. } = attached;
         let remote = Self {
             inner: Arc::new(Inner {
-                present: watch::channel(Present::Up { session: session.clone(), number: 1 }).0,
+                present: watch::channel(Present::Up { session: session.clone(), number: 1, settled: true }).0,
                 path: Bytes::copy_from_slice(path),
                 mount,
                 boot: Mutex::new(boot),
                 top,
                 unsynced: Mutex::default(),
                 forfeited: watch::channel(0).0,
+                writing: watch::channel(0).0,
                 client,
                 read_only,
                 acts_for_all,
@@ -366,17 +369,22 @@ impl Remote {
     async fn vital_call<O: Operation>(&self, operation: O) -> Answer<O::Outcome> {
         self.inner.client.asked.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
-        let answer = self.in_time(self.answer::<O>(operation.ask().into_bytes())).await;
+        let answer = self.in_time(self.answer::<O>(operation.ask())).await;
         self.inner.client.metrics.add(O::NAME, begun.elapsed());
         let none = || Answer { outcome: Err(Errno::IO), grants: Vec::new(), asked_again: false };
         answer.ok().flatten().unwrap_or_else(none)
     }
 
     /// Asks, in the next session if this one is over; `None`: there is no other, or it cannot be asked.
-    async fn answer<O: Operation>(&self, body: Bytes) -> Option<Answer<O::Outcome>> {
+    async fn answer<O: Operation>(&self, ask: Ask) -> Option<Answer<O::Outcome>> {
+        let changes = ask.changes();
+        let body = ask.into_bytes();
         let (mut after, mut asked_again) = (0, false);
         loop {
             let (session, number) = self.session(after).await?;
+            if changes && asked_again && self.is_forfeited(after) {
+                return None;
+            }
             after = number;
             match session.request(body.clone()).await {
                 Ok(reply) => match Reply::read(reply) {
@@ -392,6 +400,11 @@ impl Remote {
             }
             asked_again = true;
         }
+    }
+
+    /// The server has given this client up since then: what it was asked in this session, others may have gone on from.
+    fn is_forfeited(&self, session: u64) -> bool {
+        *self.inner.forfeited.borrow() >= session
     }
 
     /// Waits for something of the server's, not longer than its user wants to.

@@ -423,8 +423,9 @@ impl Remote {
         let bytes = if file.flags.contains(OFlags::APPEND) { (0, u64::MAX) } else { (offset, end) };
         let change = [OwnChange::of_bytes(file.node, bytes.0, bytes.1)];
         let changing = Changing::begin(&self.inner.client, &change);
+        let under_way = self.in_time(self.begin_write()).await?.ok_or(Errno::IO)?;
         let mut written = self.write_far(&file, far, offset, data, how.drops_set_id).await;
-        drop(changing);
+        drop((changing, under_way));
         let synced = OFlags::SYNC | OFlags::DSYNC;
         if written.is_ok()
             && OFlags::from_bits_retain(how.flags).intersects(synced)
@@ -685,7 +686,6 @@ impl Remote {
             session.lanes().push(Extent { object, offset, length, whole: false }).await;
             if self.inner.present.borrow().number() != number {
                 self.inner.client.transfers.forget(object); // it may have been noted too late to be ended with the session
-                continue;
             }
             if let Some(below) = settle {
                 self.vital_call(Settle { file: far, below, write: None }).await.outcome?;
@@ -701,8 +701,12 @@ impl Remote {
                         .outcome
                         .and(Err(Errno::IO));
                 }
-                // Once more in the next session: the same bytes at the same place.
                 Ok(Err(Broken::SessionOver)) | Err(_) => {}
+            }
+            // Once more in the next session: the same bytes at the same place.
+            self.in_time(self.session(number)).await?.ok_or(Errno::IO)?;
+            if self.is_forfeited(number) {
+                return Err(Errno::IO);
             }
         }
     }

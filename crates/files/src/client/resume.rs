@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a session ends -> nothing is known any more; requests wait -> another session -> attach
-//!   -> nodes, by their places -> open files, by their numbers -> locks -> requests go on
+//!   -> nodes, by their places -> open files, by their numbers -> locks -> writes that were under way -> requests go on
 //! ```
 //!
 //! A server that was started again keeps everybody else waiting meanwhile: nobody has seen, or changed, what only this
@@ -19,7 +19,7 @@ use longhaul_transport::session::RequestError;
 use longhaul_transport::{Session, SessionEnd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -43,6 +43,8 @@ pub(super) enum Present {
         session: Session,
         /// Of two sessions the later has the larger number.
         number: u64,
+        /// What was under way in the one before is done; others' requests go on, too.
+        settled: bool,
     },
     Down {
         /// Of the one before.
@@ -58,6 +60,15 @@ impl Present {
             Self::Up { number, .. } | Self::Down { number } => *number,
             Self::Over(_) => u64::MAX,
         }
+    }
+}
+
+/// A write that counts as under way until this is dropped.
+pub(super) struct UnderWay<'a>(&'a watch::Sender<usize>);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -91,9 +102,31 @@ impl Remote {
             Present::Over(_) => true,
         };
         match &*link.wait_for(is_it).await.ok()? {
-            Present::Up { session, number } => Some((session.clone(), *number)),
+            Present::Up { session, number, .. } => Some((session.clone(), *number)),
             Present::Down { .. } | Present::Over(_) => None,
         }
+    }
+
+    /// The session that is used now, if there is one.
+    #[must_use]
+    pub fn current(&self) -> Option<Session> {
+        match &*self.inner.present.borrow() {
+            Present::Up { session, .. } => Some(session.clone()),
+            Present::Down { .. } | Present::Over(_) => None,
+        }
+    }
+
+    /// A write that others see at once begins: in a session where all that were under way in the one before are done.
+    pub(super) async fn begin_write(&self) -> Option<UnderWay<'_>> {
+        let mut link = self.inner.present.subscribe();
+        let may = |link: &Present| matches!(link, Present::Up { settled: true, .. } | Present::Over(_));
+        let link = link.wait_for(may).await.ok()?;
+        if let Present::Over(_) = *link {
+            return None;
+        }
+        // The session is not lost between that and this: `link` is locked.
+        self.inner.writing.send_modify(|count| *count += 1);
+        Some(UnderWay(&self.inner.writing))
     }
 
     /// Waits until the files cannot be used any more.
@@ -229,15 +262,34 @@ impl Remote {
         }
         self.reopen(session).await?;
         self.relock(session, may_reclaim).await.map_err(lost)?;
-        if ask(session, EndReclaim {}).await.map_err(lost)?.0.is_err() {
-            // It has taken too long: others have gone on.
-            self.forfeit(number);
-            self.relock(session, false).await.map_err(lost)?;
-        }
         client.transfers.begin();
         self.inner.present.send_modify(|link| {
             if let Present::Down { .. } = link {
-                *link = Present::Up { session: session.clone(), number: number + 1 };
+                *link = Present::Up { session: session.clone(), number: number + 1, settled: false };
+            }
+        });
+        let goes_on = async {
+            // The server before may have carried them out. Nobody has written to the same place since then: nobody may yet.
+            let mut writing = self.inner.writing.subscribe();
+            let settled = writing.wait_for(|count| *count == 0);
+            tokio::select! {
+                _ = settled => {}
+                end = session.ended() => return Err(end.to_string()),
+            }
+            if ask(session, EndReclaim {}).await.map_err(lost)?.0.is_err() {
+                // It has taken too long: others have gone on.
+                self.forfeit(number);
+                self.relock(session, false).await.map_err(lost)?;
+            }
+            Ok(())
+        };
+        if let Err(reason) = goes_on.await {
+            self.session_lost(&SessionEnd::Closed, true);
+            return Err(reason);
+        }
+        self.inner.present.send_modify(|link| {
+            if let Present::Up { settled, .. } = link {
+                *settled = true;
             }
         });
         Ok(())

@@ -220,7 +220,7 @@ impl Cp {
                             line.tick(session.lane_count());
                         }
                         if let Some(trace) = &mut trace {
-                            trace.sample(&session, &progress.now())?;
+                            trace.copying(&session, &progress.now())?;
                         }
                     }
                     () = &mut stop => {
@@ -233,7 +233,7 @@ impl Cp {
         let rtt = session.rtt();
         let repeated_bytes = session.sample().repeated_bytes;
         if let Some(trace) = &mut trace {
-            trace.sample(&session, &progress.now())?;
+            trace.copying(&session, &progress.now())?;
         }
         end_session(session, ssh).await;
         // The far end's last problems came before its last word.

@@ -24,6 +24,7 @@ use crate::place::Place;
 use crate::service::FILES;
 use crate::signals::until_told_to_stop;
 use crate::terminal::{Terminal, harmless};
+use crate::trace::Trace;
 use crate::units;
 
 /// Mount the files of a far host: every access sees what is there now
@@ -59,6 +60,10 @@ pub(crate) struct MountCommand {
     /// written then may be lost, and is told so by fsync and close
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     timeout: Option<Duration>,
+
+    /// Write what the connection does to FILE as JSON lines, ten a second while it does something
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 
     #[command(flatten)]
     reach: Reach,
@@ -113,6 +118,7 @@ impl MountCommand {
             ),
             Place::Server { path, .. } | Place::Ssh { path, .. } => path.clone(),
         };
+        let mut trace = self.trace.as_deref().map(Trace::create).transpose()?;
         let far = self.reach.reach(&place).await?;
         let host = far.host.clone();
         let client = FilesClient::new(self.cache_bytes(), self.timeout);
@@ -132,6 +138,13 @@ impl MountCommand {
         let unmounted_by_others = async {
             while !mount.is_over() {
                 tokio::time::sleep(TICK).await;
+                if let Some(open) = &mut trace
+                    && let Some(session) = counted.current()
+                    && let Err(error) = open.mounted(&session, &counted.statistics())
+                {
+                    tracing::error!("the trace ends here: {error:#}");
+                    trace = None;
+                }
             }
         };
         let lost = tokio::select! {

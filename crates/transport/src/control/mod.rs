@@ -17,8 +17,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::sync::{Semaphore, watch};
 
 use crate::limits::{
-    CONTROL_BODY_BYTES_MAX, CONTROL_STREAMS_MAX, REPLIES_KEPT_MAX, REQUEST_BYTES_CARRIED_MAX,
-    REQUEST_BYTES_OPEN_MAX, REQUESTS_READ_AT_ONCE,
+    CONTROL_BODY_BYTES_MAX, CONTROL_STREAMS_MAX, REQUEST_BYTES_CARRIED_MAX, REQUEST_BYTES_OPEN_MAX,
+    REQUESTS_AT_ONCE_MAX, REQUESTS_READ_AT_ONCE,
 };
 
 pub(crate) use quic::{QuicClient, QuicLink, QuicServer};
@@ -36,17 +36,21 @@ pub(crate) struct Envelope {
     pub(crate) id: u64,
     /// Requests below this number need no reply any more.
     pub(crate) oldest: u64,
+    /// Earlier requests with this slot need none either. Without it, those that are over behind one that takes long would
+    /// be kept. (Slots as in RFC 8881, 2.10.6.1.)
+    pub(crate) slot: u32,
     pub(crate) body: Bytes,
 }
 
 /// Bytes of an envelope before its body.
-pub(crate) const ENVELOPE_BYTES: usize = 16;
+pub(crate) const ENVELOPE_BYTES: usize = 20;
 
 impl Envelope {
     pub(crate) fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(ENVELOPE_BYTES + self.body.len());
         bytes.put_u64_le(self.id);
         bytes.put_u64_le(self.oldest);
+        bytes.put_u32_le(self.slot);
         bytes.extend_from_slice(&self.body);
         bytes.freeze()
     }
@@ -56,8 +60,8 @@ impl Envelope {
         if bytes.len() < ENVELOPE_BYTES {
             return None;
         }
-        let (id, oldest) = (bytes.get_u64_le(), bytes.get_u64_le());
-        Some(Self { id, oldest, body: bytes })
+        let (id, oldest, slot) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u32_le());
+        Some(Self { id, oldest, slot, body: bytes })
     }
 }
 
@@ -187,6 +191,29 @@ pub(crate) type Answer = Arc<dyn Fn(Bytes) -> Pin<Box<dyn Future<Output = Bytes>
 struct Asked {
     next: u64,
     waiting: BTreeSet<u64>,
+    /// Slots that have been used and are free.
+    free: BTreeSet<u32>,
+    /// The first that has not been used.
+    unused: u32,
+}
+
+impl Asked {
+    /// Number and slot of another request.
+    fn begin(&mut self) -> (u64, u32) {
+        let id = self.next;
+        self.next += 1;
+        self.waiting.insert(id);
+        let slot = self.free.pop_first().unwrap_or_else(|| {
+            self.unused += 1;
+            self.unused - 1
+        });
+        (id, slot)
+    }
+
+    fn end(&mut self, id: u64, slot: u32) {
+        self.waiting.remove(&id);
+        self.free.insert(slot);
+    }
 }
 
 /// The peer's requests whose replies it may ask for again. `Way` is a way back to it.
@@ -194,6 +221,8 @@ struct Asked {
 struct Answered<Way> {
     floor: u64,
     requests: BTreeMap<u64, Request<Way>>,
+    /// The newest request with each slot.
+    newest: Vec<Option<u64>>,
 }
 
 #[derive(Debug)]
@@ -218,30 +247,46 @@ enum Admission<Way> {
 
 impl<Way> Answered<Way> {
     fn new() -> Self {
-        Self { floor: 0, requests: BTreeMap::new() }
+        Self { floor: 0, requests: BTreeMap::new(), newest: Vec::new() }
     }
 
-    fn admit(&mut self, id: u64, oldest: u64, way: Way) -> Admission<Way> {
+    fn admit(&mut self, (id, oldest, slot): (u64, u64, u32), way: Way) -> Admission<Way> {
+        if slot >= CONTROL_STREAMS_MAX {
+            return Admission::TooMany;
+        }
         if oldest > self.floor {
             self.floor = oldest;
             self.requests = self.requests.split_off(&oldest);
         }
-        if id < self.floor {
+        let slot = slot as usize;
+        if slot >= self.newest.len() {
+            self.newest.resize(slot + 1, None);
+        }
+        let before = self.newest[slot];
+        // One that comes late, by a link that was given up.
+        if id < self.floor || before.is_some_and(|before| id < before) {
             return Admission::Nothing;
         }
-        let kept = self.requests.len();
-        match self.requests.entry(id) {
-            Entry::Occupied(mut entry) => match entry.get_mut() {
-                Request::Done(reply) => Admission::Again(way, reply.clone()),
+        if before == Some(id) {
+            return match self.requests.get_mut(&id) {
+                Some(Request::Done(reply)) => Admission::Again(way, reply.clone()),
                 // The asker has left the link by which it came before.
-                Request::UnderWay(before) => {
+                Some(Request::UnderWay(before)) => {
                     *before = way;
                     Admission::Nothing
                 }
-            },
-            Entry::Vacant(_) if kept >= REPLIES_KEPT_MAX => Admission::TooMany,
+                None => Admission::Nothing,
+            };
+        }
+        if let Some(before) = before {
+            self.requests.remove(&before);
+        }
+        // Two slots with one number would be two requests that are one.
+        match self.requests.entry(id) {
+            Entry::Occupied(_) => Admission::TooMany,
             Entry::Vacant(entry) => {
                 entry.insert(Request::UnderWay(way));
+                self.newest[slot] = Some(id);
                 Admission::Carry
             }
         }
@@ -292,11 +337,12 @@ enum Current {
 struct Waiting<'a> {
     control: &'a Control,
     id: u64,
+    slot: u32,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        lock(&self.control.asked).waiting.remove(&self.id);
+        lock(&self.control.asked).end(self.id, self.slot);
     }
 }
 
@@ -307,7 +353,7 @@ impl Control {
             answered: Mutex::new(Answered::new()),
             open: Semaphore::new(CONTROL_STREAMS_MAX as usize),
             open_bytes: Semaphore::new(REQUEST_BYTES_OPEN_MAX),
-            at_once: Arc::new(Semaphore::new(REPLIES_KEPT_MAX)),
+            at_once: Arc::new(Semaphore::new(REQUESTS_AT_ONCE_MAX)),
             reading: Semaphore::new(REQUESTS_READ_AT_ONCE),
             carried_bytes: Semaphore::new(REQUEST_BYTES_CARRIED_MAX),
             link: watch::channel(Current::None).0,
@@ -324,13 +370,8 @@ impl Control {
         assert!(body.len() <= CONTROL_BODY_BYTES_MAX, "a control message of {} bytes", body.len());
         let _permit = self.open.acquire().await.map_err(|_| ControlGone)?;
         let _bytes = self.open_bytes.acquire_many(body.len() as u32).await.map_err(|_| ControlGone)?;
-        let waiting = {
-            let mut asked = lock(&self.asked);
-            let id = asked.next;
-            asked.next += 1;
-            asked.waiting.insert(id);
-            Waiting { control: self, id }
-        };
+        let (id, slot) = lock(&self.asked).begin();
+        let _waiting = Waiting { control: self, id, slot };
         let mut links = self.link.subscribe();
         loop {
             let link = match &*links.borrow_and_update() {
@@ -339,8 +380,8 @@ impl Control {
                 Current::None => None,
             };
             if let Some(link) = link {
-                let oldest = lock(&self.asked).waiting.first().copied().unwrap_or(waiting.id);
-                let envelope = Envelope { id: waiting.id, oldest, body: body.clone() };
+                let oldest = lock(&self.asked).waiting.first().copied().unwrap_or(id);
+                let envelope = Envelope { id, oldest, slot, body: body.clone() };
                 match link.exchange(&envelope).await {
                     Ok(reply) => {
                         self.hear();
@@ -459,11 +500,11 @@ impl Control {
 
     async fn carry_out(&self, envelope: Envelope, replier: Replier, link: &Link, answer: &Answer) {
         self.hear();
-        let Envelope { id, oldest, body } = envelope;
+        let Envelope { id, oldest, slot, body } = envelope;
         let Ok(bytes) = self.carried_bytes.try_acquire_many(body.len() as u32) else {
             return misuse("bytes of requests under way", link);
         };
-        let admission = lock(&self.answered).admit(id, oldest, replier);
+        let admission = lock(&self.answered).admit((id, oldest, slot), replier);
         match admission {
             Admission::Nothing => {}
             Admission::TooMany => misuse("requests open", link),
@@ -504,28 +545,42 @@ mod tests {
     #[test]
     fn replies_are_kept_until_the_asker_has_them_and_no_longer() {
         let mut answered = Answered::new();
-        assert_eq!(answered.admit(0, 0, "first"), Admission::Carry);
+        assert_eq!(answered.admit((0, 0, 0), "first"), Admission::Carry);
         let reply = Bytes::from_static(b"a");
         assert_eq!(answered.done(0, &reply), Some("first"));
-        assert_eq!(answered.admit(0, 0, "second"), Admission::Again("second", reply.clone()));
+        assert_eq!(answered.admit((0, 0, 0), "second"), Admission::Again("second", reply.clone()));
         // Numbers may come out of order.
-        assert_eq!(answered.admit(5, 0, "first"), Admission::Carry);
-        assert_eq!(answered.admit(3, 1, "first"), Admission::Carry);
-        assert_eq!(answered.admit(0, 0, "first"), Admission::Nothing);
+        assert_eq!(answered.admit((5, 0, 2), "first"), Admission::Carry);
+        assert_eq!(answered.admit((3, 1, 1), "first"), Admission::Carry);
+        assert_eq!(answered.admit((0, 0, 0), "first"), Admission::Nothing);
         assert_eq!(answered.requests.len(), 2);
         // An asker that has given up is not answered.
-        assert_eq!(answered.admit(6, 6, "first"), Admission::Carry);
+        assert_eq!(answered.admit((6, 6, 0), "first"), Admission::Carry);
         assert_eq!(answered.done(5, &reply), None);
+    }
+
+    #[test]
+    fn what_is_over_behind_a_request_that_takes_long_is_not_kept() {
+        let mut answered = Answered::new();
+        assert_eq!(answered.admit((0, 0, 0), ()), Admission::Carry);
+        for id in 1..100_000 {
+            assert_eq!(answered.admit((id, 0, 1), ()), Admission::Carry);
+            assert_eq!(answered.done(id, &Bytes::new()), Some(()));
+            assert_eq!(answered.requests.len(), 2);
+        }
+        // It is not carried out again either, if it comes late.
+        assert_eq!(answered.admit((7, 0, 1), ()), Admission::Nothing);
+        assert_eq!(answered.done(0, &Bytes::new()), Some(()));
     }
 
     #[test]
     fn a_repetition_is_answered_once_over_the_newest_link() {
         let mut answered = Answered::new();
-        assert_eq!(answered.admit(0, 0, "first"), Admission::Carry);
+        assert_eq!(answered.admit((0, 0, 0), "first"), Admission::Carry);
         for _ in 0..10_000 {
-            assert_eq!(answered.admit(0, 0, "second"), Admission::Nothing, "nothing waits for it");
+            assert_eq!(answered.admit((0, 0, 0), "second"), Admission::Nothing, "nothing waits for it");
         }
-        assert_eq!(answered.admit(0, 0, "third"), Admission::Nothing);
+        assert_eq!(answered.admit((0, 0, 0), "third"), Admission::Nothing);
         assert_eq!(answered.done(0, &Bytes::new()), Some("third"));
         assert_eq!(answered.done(0, &Bytes::new()), None);
     }
@@ -533,11 +588,26 @@ mod tests {
     #[test]
     fn kept_replies_are_bounded() {
         let mut answered = Answered::new();
-        for id in 0..REPLIES_KEPT_MAX as u64 {
-            assert_eq!(answered.admit(id, 0, ()), Admission::Carry);
+        for slot in 0..CONTROL_STREAMS_MAX {
+            assert_eq!(answered.admit((slot.into(), 0, slot), ()), Admission::Carry);
         }
-        assert_eq!(answered.admit(u64::MAX, 0, ()), Admission::TooMany);
-        assert_eq!(answered.admit(7, 0, ()), Admission::Nothing, "a repetition is no new one");
+        for slot in [CONTROL_STREAMS_MAX, u32::MAX] {
+            assert_eq!(answered.admit((u64::MAX, 0, slot), ()), Admission::TooMany);
+        }
+        assert_eq!(answered.admit((7, 0, 7), ()), Admission::Nothing, "a repetition is no new one");
+        assert_eq!(answered.admit((7, 0, 6), ()), Admission::TooMany, "one number with two slots");
+        assert!(answered.requests.len() <= CONTROL_STREAMS_MAX as usize);
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        let mut asked = Asked::default();
+        let begun: Vec<_> = (0..3).map(|_| asked.begin()).collect();
+        assert_eq!(begun, [(0, 0), (1, 1), (2, 2)]);
+        asked.end(1, 1);
+        assert_eq!(asked.begin(), (3, 1));
+        assert_eq!(asked.begin(), (4, 3));
+        assert_eq!(asked.waiting, BTreeSet::from([0, 2, 3, 4]));
     }
 
     /// A link to one end of a control channel that carries out requests with `answer`, and that link's other end.
@@ -568,12 +638,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_cannot_have_any_number_of_requests_carried_out() {
-        let empty = |id, oldest| Envelope { id, oldest, body: Bytes::new() };
+        let empty = |id, oldest| Envelope { id, oldest, slot: 0, body: Bytes::new() };
         let (control, near, _far) = served(never()).await;
         // Those it says it needs no reply to are under way all the same.
-        assert!(cut_off(&control, &near, (0..2 * REPLIES_KEPT_MAX as u64).map(|id| empty(id, id))).await);
+        assert!(cut_off(&control, &near, (0..2 * REQUESTS_AT_ONCE_MAX as u64).map(|id| empty(id, id))).await);
         let (control, near, _far) = served(never()).await;
-        assert!(!cut_off(&control, &near, (0..2 * REPLIES_KEPT_MAX as u64).map(|_| empty(7, 0))).await);
+        assert!(!cut_off(&control, &near, (0..2 * REQUESTS_AT_ONCE_MAX as u64).map(|_| empty(7, 0))).await);
     }
 
     #[tokio::test]
@@ -582,7 +652,8 @@ mod tests {
         let fit = (REQUEST_BYTES_CARRIED_MAX / CONTROL_BODY_BYTES_MAX) as u64;
         for (count, too_many) in [(fit, false), (fit + 1, true)] {
             let (control, near, _far) = served(never()).await;
-            let requests = (0..count).map(|id| Envelope { id, oldest: 0, body: body.clone() });
+            let requests =
+                (0..count).map(|id| Envelope { id, oldest: 0, slot: id as u32, body: body.clone() });
             assert_eq!(cut_off(&control, &near, requests).await, too_many, "{count} requests");
         }
     }
@@ -590,7 +661,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_whose_answer_fails_is_answered_all_the_same() {
         let (_control, near, _far) = served(Arc::new(|_| Box::pin(async { panic!("on purpose") }))).await;
-        let reply = near.exchange(&Envelope { id: 0, oldest: 0, body: Bytes::new() }).await;
+        let reply = near.exchange(&Envelope { id: 0, oldest: 0, slot: 0, body: Bytes::new() }).await;
         assert_eq!(reply.unwrap(), Bytes::new());
     }
 
@@ -615,8 +686,8 @@ mod tests {
 
     #[test]
     fn envelopes_round_trip() {
-        let envelope = Envelope { id: 7, oldest: 3, body: Bytes::from_static(b"body") };
+        let envelope = Envelope { id: 7, oldest: 3, slot: 9, body: Bytes::from_static(b"body") };
         assert_eq!(Envelope::decode(envelope.encode()), Some(envelope));
-        assert_eq!(Envelope::decode(Bytes::from_static(&[0; 15])), None);
+        assert_eq!(Envelope::decode(Bytes::from_static(&[0; ENVELOPE_BYTES - 1])), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Control over TCP and TLS, for where UDP is blocked: requests and replies as frames of one stream.
 //!
 //! ```text
-//! | length (4) | kind: 0 request, 1 reply (1) | id (8) | oldest (8) | body |
+//! | length (4) | kind: 0 request, 1 reply (1) | id (8) | oldest (8) | slot (4) | body |
 //! ```
 
 use std::collections::HashMap;
@@ -37,6 +37,7 @@ pub(crate) fn encode(frame: &Frame, to: &mut BytesMut) {
     to.put_u8(frame.kind);
     to.put_u64_le(frame.envelope.id);
     to.put_u64_le(frame.envelope.oldest);
+    to.put_u32_le(frame.envelope.slot);
     to.extend_from_slice(&frame.envelope.body);
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct TcpReplier {
 
 impl TcpReplier {
     pub(super) async fn send(self, reply: Bytes) {
-        let envelope = Envelope { id: self.id, oldest: 0, body: reply };
+        let envelope = Envelope { id: self.id, oldest: 0, slot: 0, body: reply };
         let _ = self.outgoing.send(Frame { kind: REPLY, envelope }).await; // a broken link is noticed elsewhere
     }
 }
@@ -299,7 +300,7 @@ mod tests {
     fn frames_round_trip_and_wait_for_their_rest() {
         let frame = |id, body: &'static [u8]| Frame {
             kind: REQUEST,
-            envelope: Envelope { id, oldest: 1, body: Bytes::from_static(body) },
+            envelope: Envelope { id, oldest: 1, slot: 2, body: Bytes::from_static(body) },
         };
         let mut bytes = BytesMut::new();
         encode(&frame(7, b"hello"), &mut bytes);
@@ -314,7 +315,7 @@ mod tests {
     }
 
     fn request(id: u64, bytes: usize) -> Envelope {
-        Envelope { id, oldest: 0, body: Bytes::from(vec![0; bytes]) }
+        Envelope { id, oldest: 0, slot: 0, body: Bytes::from(vec![0; bytes]) }
     }
 
     async fn links(admitted: bool) -> (Arc<TcpLink>, TcpLink) {

@@ -295,7 +295,7 @@ impl Dialer {
         let lanes = Some(self.settings.wishes());
         let service = self.service.to_owned();
         let hello = Hello { version: PROTOCOL_VERSION, session, epoch, lanes, service };
-        let envelope = Envelope { id: u64::MAX, oldest: 0, body: hello.encode_to_vec().into() };
+        let envelope = Envelope { id: u64::MAX, oldest: 0, slot: 0, body: hello.encode_to_vec().into() };
         let reply = tokio::time::timeout(CONNECT_TIMEOUT, link.exchange(&envelope)).await;
         let foreign = || DialError::Fatal(ConnectError::Foreign(self.host.clone()));
         let Ok(Ok(reply)) = reply else {

@@ -524,7 +524,7 @@ mod tests {
                 epoch: 0,
                 ..Hello::default()
             };
-            let envelope = Envelope { id: 0, oldest: 0, body: hello.encode_to_vec().into() };
+            let envelope = Envelope { id: 0, oldest: 0, slot: 0, body: hello.encode_to_vec().into() };
             let welcome = Welcome::decode(link.exchange(&envelope).await.unwrap()).unwrap();
             assert_eq!(welcome.refusal.unwrap().code(), RefusalCode::UnknownKey);
             assert_eq!(state.handshakes.count(), 2, "a refused peer's link is not gone yet");
