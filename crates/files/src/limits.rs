@@ -130,6 +130,9 @@ pub const BLOCK_BYTES: usize = 1 << 20;
 /// Of a file that is read from its beginning, this much is fetched ahead at first.
 pub const READ_AHEAD_FIRST: u64 = 4 << 20;
 
+/// Or so many times what was asked for at once: programs that read a megabyte at a time read on, most of them.
+pub const READ_AHEAD_CALLS: u64 = 32;
+
 /// And at most: the bandwidth-delay product of 10 Gbit/s x 200 ms.
 pub const READ_AHEAD_MAX: u64 = 256 << 20;
 

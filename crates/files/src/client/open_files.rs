@@ -227,7 +227,7 @@ impl Remote {
         let from = (offset - place * BLOCK) as usize;
         let part =
             block.get(from..from + wanted as usize).map(|_| block.slice(from..from + wanted as usize))?;
-        let plan = lock(&file.reading).read(offset, wanted, size);
+        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one());
         if let Plan::Blocks(blocks) = plan
             && !blocks.is_empty()
         {
@@ -266,7 +266,7 @@ impl Remote {
         if wanted == 0 {
             return Ok(Some(Bytes::new()));
         }
-        let plan = lock(&file.reading).read(offset, wanted, size);
+        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one());
         let (first, last) = (offset / BLOCK, (offset + wanted - 1) / BLOCK);
         let reads_on = match plan {
             Plan::Blocks(blocks) => {
@@ -301,6 +301,11 @@ impl Remote {
         }))
     }
 
+    /// Most that is fetched ahead for one reader.
+    fn kept_for_one(&self) -> u64 {
+        self.inner.client.behind.bytes_max as u64
+    }
+
     /// A block that is here or on its way; `None`: neither, or it came and may not be kept.
     async fn block(&self, file: &OpenFile, place: u64) -> Option<Bytes> {
         if let Some(block) = self.inner.client.cache().block(now(), file.node, place) {
@@ -308,7 +313,7 @@ impl Remote {
         }
         let mut coming = lock(&self.inner.coming).get(&(file.node, place)).cloned()?;
         if coming.borrow().is_none() {
-            lock(&file.reading).waited(self.inner.client.cache().bytes_max as u64 / 2);
+            lock(&file.reading).waited(self.kept_for_one());
             let _ = coming.wait_for(Option::is_some).await; // it ends with its sender, too
         }
         self.inner.client.cache().block(now(), file.node, place)

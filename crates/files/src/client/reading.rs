@@ -1,12 +1,12 @@
 //! How a file is read: which part is fetched ahead, as bytes are asked for. Pure.
 //!
-//! Whoever reads on where the last read ended is taken to go on so. The window, what is fetched ahead, begins small and
-//! grows fourfold each time the reader has to wait for bytes that are on their way: so it becomes what the path holds, the
-//! bandwidth times the round trip and some more, without anybody measuring it.
+//! Whoever reads on where the last read ended is taken to go on so. The window, what is fetched ahead, begins small, if
+//! less so for who asks for much at once, and grows fourfold each time the reader has to wait for bytes that are on their
+//! way: so it becomes what the path holds, the bandwidth times the round trip and some more, without anybody measuring it.
 
 use std::ops::Range;
 
-use crate::limits::{BLOCK_BYTES, READ_AHEAD_FIRST, READ_AHEAD_MAX};
+use crate::limits::{BLOCK_BYTES, READ_AHEAD_CALLS, READ_AHEAD_FIRST, READ_AHEAD_MAX};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -38,8 +38,8 @@ pub(super) enum Plan {
 }
 
 impl Reading {
-    /// Somebody reads `length` bytes, not 0, from `offset` on, of a file of `size` bytes.
-    pub(super) fn read(&mut self, offset: u64, length: u64, size: u64) -> Plan {
+    /// Somebody reads `length` bytes, not 0, from `offset` on, of a file of `size` bytes; `most`: that may be kept for him.
+    pub(super) fn read(&mut self, offset: u64, length: u64, size: u64, most: u64) -> Plan {
         // Several requests of the kernel's may overtake each other: a long read is many.
         let near =
             offset <= self.next.saturating_add(4 * BLOCK) && offset.saturating_add(16 * BLOCK) >= self.next;
@@ -49,6 +49,7 @@ impl Reading {
             return Plan::Alone;
         }
         self.next = self.next.max(end);
+        self.window = self.window.max((READ_AHEAD_CALLS * length).min(most));
         let first = self.asked.max(offset / BLOCK);
         let until = self.next.saturating_add(self.window).min(size).div_ceil(BLOCK);
         // Half a window at a time, where there is so much: then most reads need not look.
@@ -75,16 +76,16 @@ mod tests {
     #[test]
     fn a_reader_that_goes_on_is_read_ahead_for() {
         let mut reading = Reading::default();
-        assert_eq!(reading.read(0, 100, SIZE), Plan::Blocks(0..5));
-        assert_eq!(reading.read(100, 100, SIZE), Plan::Blocks(0..0), "they are on their way");
+        assert_eq!(reading.read(0, 100, SIZE, SIZE), Plan::Blocks(0..5));
+        assert_eq!(reading.read(100, 100, SIZE, SIZE), Plan::Blocks(0..0), "they are on their way");
         reading.waited(SIZE);
-        assert_eq!(reading.read(BLOCK, 100, SIZE), Plan::Blocks(5..18));
+        assert_eq!(reading.read(BLOCK, 100, SIZE, SIZE), Plan::Blocks(5..18));
         for _ in 0..100 {
             reading.waited(SIZE);
         }
-        assert_eq!(reading.read(BLOCK + 100, 1, SIZE), Plan::Blocks(18..2 + READ_AHEAD_MAX / BLOCK));
+        assert_eq!(reading.read(BLOCK + 100, 1, SIZE, SIZE), Plan::Blocks(18..2 + READ_AHEAD_MAX / BLOCK));
         // Requests that overtake each other are no jump.
-        assert_eq!(reading.read(0, BLOCK, SIZE), Plan::Blocks(0..0));
+        assert_eq!(reading.read(0, BLOCK, SIZE, SIZE), Plan::Blocks(0..0));
     }
 
     #[test]
@@ -92,7 +93,7 @@ mod tests {
         let (mut reading, size) = (Reading::default(), 100 * BLOCK + 7);
         let mut asked = Vec::new();
         for (number, offset) in (0..size).step_by(8192).enumerate() {
-            match reading.read(offset, 8192.min(size - offset), size) {
+            match reading.read(offset, 8192.min(size - offset), size, SIZE) {
                 Plan::Blocks(blocks) => asked.extend(blocks),
                 Plan::Alone => panic!("it goes on"),
             }
@@ -107,15 +108,22 @@ mod tests {
     fn a_reader_that_jumps_is_not() {
         let mut reading = Reading::default();
         for place in [50 * BLOCK, 7 * BLOCK, 90 * BLOCK, 20 * BLOCK] {
-            assert_eq!(reading.read(place, 4096, SIZE), Plan::Alone);
+            assert_eq!(reading.read(place, 4096, SIZE, SIZE), Plan::Alone);
         }
-        assert_eq!(reading.read(20 * BLOCK + 4096, 4096, SIZE), Plan::Blocks(20..25));
+        assert_eq!(reading.read(20 * BLOCK + 4096, 4096, SIZE, SIZE), Plan::Blocks(20..25));
     }
 
     #[test]
     fn a_small_cache_is_not_read_past() {
         let mut reading = Reading::default();
         (0..20).for_each(|_| reading.waited(8 * BLOCK));
-        assert_eq!(reading.read(0, 1, SIZE), Plan::Blocks(0..9));
+        assert_eq!(reading.read(0, 1, SIZE, 8 * BLOCK), Plan::Blocks(0..9));
+        assert_eq!(Reading::default().read(0, BLOCK, SIZE, 8 * BLOCK), Plan::Blocks(0..9));
+    }
+
+    #[test]
+    fn who_asks_for_much_at_once_goes_on_so() {
+        let mut reading = Reading::default();
+        assert_eq!(reading.read(0, BLOCK, SIZE, SIZE), Plan::Blocks(0..1 + READ_AHEAD_CALLS));
     }
 }
