@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytesize::ByteSize;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use longhaul_report::io::{Io, Place, System};
 use longhaul_report::{LeftOut, plot};
 
 use crate::bench::in_turn;
 use crate::data::Data;
+use crate::file_system::{FileSystem, quoted};
 use crate::limited::{Limited, Words, last_words};
 use crate::link::{Between, Host, LinkShape, Network};
 use crate::places::Places;
 use crate::server::{Access, Server, remove};
-use crate::tool::{Package, how_to_install, missing};
 use crate::{environment, show};
 
 /// Write and read files on mounts over emulated links: longhaul, sshfs, rclone mount and GlusterFS, in one series
@@ -44,7 +44,7 @@ pub(crate) struct IoBench {
     /// Only this link; can be given several times [default: 1g-3.3ms and 1g-4ms, the reports' own]
     #[arg(long = "link", value_name = "NAME")]
     links: Vec<LinkShape>,
-    /// Only this file system; can be given several times [default: all]
+    /// Only this file system; can be given several times [default: all but local, the disk itself that all servers have]
     #[arg(long = "system", value_name = "NAME", value_enum)]
     systems: Vec<FileSystem>,
     /// Bytes of a call; can be given several times [default: those of `longhaul bench io`; quick: 8KiB and 1MiB]
@@ -63,82 +63,6 @@ pub(crate) struct IoBench {
     places: Places,
 }
 
-/// What is mounted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FileSystem {
-    Longhaul,
-    Sshfs,
-    Rclone,
-    Gluster,
-}
-
-impl FileSystem {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Longhaul => longhaul_report::record::OURS,
-            Self::Sshfs => "sshfs",
-            Self::Rclone => "rclone mount",
-            Self::Gluster => "GlusterFS",
-        }
-    }
-
-    fn packages(self) -> &'static [Package] {
-        const SSHD: Package = Package { name: "openssh-server", program: "sshd" };
-        match self {
-            Self::Longhaul => &[],
-            Self::Sshfs => &[Package { name: "sshfs", program: "sshfs" }, SSHD],
-            Self::Rclone => &[Package { name: "rclone", program: "rclone" }, SSHD],
-            Self::Gluster => &[
-                Package { name: "glusterfs-server", program: "glusterfsd" },
-                Package { name: "glusterfs-client", program: "glusterfs" },
-            ],
-        }
-    }
-
-    fn server(self) -> Server {
-        match self {
-            Self::Longhaul => Server::Longhaul { read_only: false },
-            Self::Sshfs | Self::Rclone => Server::Sshd,
-            Self::Gluster => Server::Gluster,
-        }
-    }
-
-    /// Mounts what is served at `at`, and returns when it is there.
-    fn command(self, access: &Access, served: &Path, at: &Path) -> Vec<String> {
-        let (served, at) = (served.display().to_string(), at.display().to_string());
-        let own = |path: PathBuf| path.display().to_string();
-        match self {
-            Self::Longhaul => {
-                let server = format!("longhaul://far:{}/data", self.server().port());
-                let (identity, known) = (own(access.client_key()), own(access.longhaul_known_hosts()));
-                let program = own(access.longhaul().to_owned());
-                [&program, "mount", "--identity", &identity, "--known-hosts", &known, &server, &at]
-                    .map(str::to_owned)
-                    .to_vec()
-            }
-            Self::Sshfs => ["sshfs", "-F", &own(access.ssh_config()), &format!("far:{served}"), &at]
-                .map(str::to_owned)
-                .to_vec(),
-            Self::Rclone => {
-                let remote = format!(
-                    ":sftp,host=far,port={},user={},key_file={},known_hosts_file={}:{served}",
-                    Server::Sshd.port(),
-                    access.user(),
-                    own(access.client_key()),
-                    own(access.ssh_known_hosts())
-                );
-                ["rclone", "mount", "--daemon", "--config=/dev/null", &remote, &at]
-                    .map(str::to_owned)
-                    .to_vec()
-            }
-            Self::Gluster => {
-                let (volume, log) = (own(access.gluster_client()), own(access.gluster_log()));
-                ["glusterfs", "-f", &volume, "-l", &log, &at].map(str::to_owned).to_vec()
-            }
-        }
-    }
-}
-
 /// What is there to be read after mounting.
 const THERE: &str = "there";
 
@@ -155,15 +79,8 @@ struct Series {
 impl IoBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let longhaul = self.places.longhaul()?;
-        if !rustix::process::geteuid().is_root() {
-            bail!("mounting on other hosts of one's own takes root");
-        }
-        let systems = if self.systems.is_empty() { FileSystem::value_variants() } else { &self.systems };
-        let packages: Vec<Package> = systems.iter().flat_map(|system| system.packages()).copied().collect();
-        let missing = missing(&packages);
-        if !missing.is_empty() {
-            bail!("{}, or choose file systems with --system", how_to_install(&missing));
-        }
+        let systems = if self.systems.is_empty() { &FileSystem::OVER_A_LINK } else { &self.systems[..] };
+        let packages = FileSystem::check(systems)?;
         let links = match self.links.is_empty() {
             false => self.links.clone(),
             true => vec!["1g-3.3ms", "1g-4ms"]
@@ -236,7 +153,7 @@ impl Series {
             let program = self.access.longhaul().to_string_lossy();
             let command =
                 command.into_iter().map(|word| hidden(word.replace(&*program, "longhaul"))).collect();
-            let encrypted = Some(*system != FileSystem::Gluster);
+            let encrypted = system.is_encrypted();
             place.systems.push(System { name: system.name().to_owned(), encrypted, command });
         }
         for round in 1..=self.rounds {
@@ -265,13 +182,11 @@ impl Series {
         place: &mut Place,
     ) -> anyhow::Result<()> {
         let network = Network::up(self.access.longhaul(), Between::Link(link), round)?;
-        let server = system.server().start(&network, &self.access, served)?;
-        let mount = self.scratch.join("mount.sh");
-        let words: Vec<String> =
-            system.command(&self.access, served, at).iter().map(|word| quoted(word)).collect();
-        fs::write(&mount, format!("#!/bin/sh\n{} >/dev/null 2>>\"$0.log\" </dev/null\n", words.join(" ")))?;
+        let start = |server: Server| server.start(&network, &self.access, served);
+        let server = system.server().map(start).transpose()?;
+        let mount = system.script(&self.access, served, at)?;
         // Everything in one shell, which has the mount in its own tree.
-        let remount = format!("umount \"$DIR\" && sh {}", quoted(&mount.display().to_string()));
+        let remount = format!("umount \"$DIR\" && {mount}");
         let mut bench = vec![
             quoted(&self.access.longhaul().display().to_string()),
             format!("bench io {}={}", quoted(system.name()), quoted(&at.display().to_string())),
@@ -281,10 +196,9 @@ impl Series {
         bench.extend(self.lengths.iter().map(|length| format!("--length {}", length.as_u64())));
         bench.extend(self.patterns.iter().map(|pattern| format!("--pattern {}", quoted(pattern))));
         let script = format!(
-            "sh {mount} || {{ cat {mount}.log >&2; exit 3; }}; {}; code=$?; umount {}; exit $code",
+            "{mount} || exit 3; {}; code=$?; umount {}; exit $code",
             bench.join(" "),
             quoted(&at.display().to_string()),
-            mount = quoted(&mount.display().to_string()),
         );
         let words: Vec<OsString> = ["sh", "-c", &script].map(OsString::from).to_vec();
         let (said, log) = (self.scratch.join("said.json"), self.scratch.join("log"));
@@ -314,22 +228,9 @@ impl Series {
 /// All runs of one file system in one round; each has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// As one word of a shell's.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use longhaul_report::io::Pattern;
-
-    use super::*;
-
-    #[test]
-    fn words_stay_words() {
-        assert_eq!(quoted("a b"), "'a b'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-    }
 
     #[test]
     fn patterns_are_called_as_in_the_record() {

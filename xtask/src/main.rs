@@ -4,8 +4,8 @@
 //! links that the product emulates, and keeps every raw run in a record of `longhaul-report`. Nothing here is part of the
 //! product.
 //!
-//! Map: [`bench`], [`file_io`], [`targets`], [`emulator`], [`model`], [`netem`] and [`demo`] are the commands; [`course`] runs one tool
-//! once over a link and judges the outcome; [`tool`] knows each rival, [`server`] what serves it, [`stream`] what the
+//! Map: [`bench`], [`file_io`], [`names`], [`targets`], [`emulator`], [`model`], [`netem`] and [`demo`] are the commands; [`course`] runs one tool
+//! once over a link and judges the outcome; [`tool`] knows each rival, [`file_system`] those that are mounted, [`server`] what serves it, [`stream`] what the
 //! machine carries without a copy; [`link`] is the emulated network, [`pair`] one without an emulator, [`probe`] what
 //! [`netem`] runs on its hosts, [`data`] what is copied, [`limited`] a command under a time limit, [`usage`] what it takes
 //! of the machine, [`profile`] in which functions, [`environment`] the machine.
@@ -17,9 +17,11 @@ mod demo;
 mod emulator;
 mod environment;
 mod file_io;
+mod file_system;
 mod limited;
 mod link;
 mod model;
+mod names;
 mod netem;
 mod pair;
 mod places;
@@ -80,6 +82,7 @@ enum Bench {
     Copy(bench::CopyBench),
     Io(file_io::IoBench),
     Model(model::ModelBench),
+    Names(names::NamesBench),
     Targets(targets::TargetsBench),
     Netem(netem::NetemBench),
     Emulator(emulator::EmulatorBench),
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Action::Bench { what: Bench::Copy(copy) } => copy.run(),
         Action::Bench { what: Bench::Io(io) } => io.run(),
         Action::Bench { what: Bench::Model(model) } => model.run(),
+        Action::Bench { what: Bench::Names(names) } => names.run(),
         Action::Bench { what: Bench::Targets(targets) } => targets.run(),
         Action::Bench { what: Bench::Netem(netem) } => netem.run(),
         Action::Probe { what } => what.run(),

@@ -78,6 +78,11 @@ impl Access {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// Where they are.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub(crate) fn longhaul(&self) -> &Path {
         &self.longhaul
     }
