@@ -103,7 +103,8 @@ impl FileSystem {
 
     /// Words for a shell that mount it and say nothing but what goes wrong.
     pub(crate) fn script(self, access: &Access, served: &Path, at: &Path) -> anyhow::Result<String> {
-        let script = access.directory().join("mount.sh");
+        let name = at.file_name().unwrap_or_default().to_string_lossy();
+        let script = access.directory().join(format!("mount-{name}.sh"));
         let words: Vec<String> = self.command(access, served, at).iter().map(|word| quoted(word)).collect();
         show::write(&script, &format!("{} >/dev/null 2>\"$0.log\" </dev/null\n", words.join(" ")))?;
         let script = quoted(&script.display().to_string());
