@@ -39,6 +39,8 @@ mod outage;
 mod restart;
 #[path = "whole/selection.rs"]
 mod selection;
+#[path = "whole/sessions.rs"]
+mod sessions;
 #[path = "whole/source_change.rs"]
 mod source_change;
 #[path = "whole/ssh.rs"]

@@ -29,9 +29,17 @@ static TURNS: RwLock<()> = RwLock::new(());
 
 /// Held as long as a test plays.
 #[derive(Default)]
-struct Turn {
+pub(crate) struct Turn {
     _alone: Option<RwLockWriteGuard<'static, ()>>,
     _shared: Option<RwLockReadGuard<'static, ()>>,
+}
+
+impl Turn {
+    /// For a test that keeps the machine busy.
+    pub(crate) fn alone() -> Self {
+        let alone = Some(TURNS.write().unwrap_or_else(PoisonError::into_inner));
+        Self { _alone: alone, ..Self::default() }
+    }
 }
 
 /// One of the two hosts.
@@ -60,8 +68,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// A stage for a test that keeps the machine busy, which then has it for itself. `link` as for `emulate up`.
     pub(crate) fn alone(link: &str) -> Self {
-        let alone = Some(TURNS.write().unwrap_or_else(PoisonError::into_inner));
-        Self::new(link, Turn { _alone: alone, ..Turn::default() })
+        Self::new(link, Turn::alone())
     }
 
     /// A stage beside others.

@@ -39,8 +39,10 @@ pub const SENDINGS_MAX: usize = 1024;
 /// Nodes that a session's client may know. Some 200 bytes each: at most 400 MiB, of a client that keeps so many in use.
 pub const NODES_MAX: usize = 2 << 20;
 
-/// Of these, kept open at a time, beside those in use: an eighth of the 20,000 descriptors that a process may have on a
-/// small machine.
+/// Of the descriptors that a process may have, one in so many is for nodes that sessions keep open and do not use.
+pub const DESCRIPTORS_FOR_NODES: usize = 4;
+
+/// Nodes that one session keeps open at a time, beside those in use.
 pub const NODES_OPEN_MAX: usize = 2048;
 
 /// Nodes of a session that have lost their name and are kept open until the client has forgotten them.
@@ -146,6 +148,12 @@ const _: () = assert!(BLOCKS_COMING_MAX <= SENDINGS_MAX);
 
 /// Names of one directory that a client reads: as many as a copy takes of one.
 pub const LISTING_ENTRIES_MAX: usize = 4 << 20;
+
+/// Names that somebody looks up in a directory, and that are not known, before it is listed for him.
+pub const LOOKS_FIRST: u32 = 2;
+
+/// Not if it is larger, by its own account: a thousand names or two.
+pub const LISTED_UNASKED_BYTES_MAX: u64 = 64 << 10;
 
 /// Directories that are listed ahead of somebody who walks through a tree, at first; and twice as many after each that he
 /// has come to.

@@ -1,8 +1,9 @@
 //! Directories. Whoever lists one and then another below it is walking a tree: what he comes to next is asked for ahead,
-//! many directories at a time, as far as he has been followed with success.
+//! many directories at a time, as far as he has been followed with success. So is he who looks names up one by one that are
+//! not known: the directory is listed for him.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use rustix::fs::FileType;
@@ -12,9 +13,10 @@ use tokio::sync::watch;
 use super::cache::Cache;
 use super::{Asking, Remote, lock, now};
 use crate::limits::{
-    LISTING_ENTRIES_MAX, LISTINGS_AHEAD_FIRST, LISTINGS_AHEAD_MAX, LISTINGS_COMING_MAX, LISTINGS_TO_COME_MAX,
+    LISTED_UNASKED_BYTES_MAX, LISTING_ENTRIES_MAX, LISTINGS_AHEAD_FIRST, LISTINGS_AHEAD_MAX,
+    LISTINGS_COMING_MAX, LISTINGS_TO_COME_MAX, LOOKS_FIRST,
 };
-use crate::message::{Listed, ReadDir};
+use crate::message::{Attr, Listed, ReadDir};
 
 /// Somebody who walks through a tree. Pure.
 #[derive(Debug)]
@@ -28,12 +30,31 @@ pub(super) struct Walk {
     ahead: HashSet<u64>,
     /// How many there may be of these before those that are far have to wait.
     allowed: usize,
+    /// Directories in which names have been looked up that were not known: how many until one is listed.
+    looks: HashMap<u64, Looks>,
+}
+
+#[derive(Debug)]
+struct Looks {
+    left: u32,
+    /// And after that, for those that cannot be kept.
+    then: u32,
+}
+
+/// What a look into a directory tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Nothing,
+    /// He has come where he was expected.
+    Expected,
+    /// He is about to look for all.
+    Often,
 }
 
 impl Default for Walk {
     fn default() -> Self {
         let (near, far, ahead) = (VecDeque::new(), Vec::new(), HashSet::new());
-        Self { near, far, ahead, allowed: LISTINGS_AHEAD_FIRST }
+        Self { near, far, ahead, allowed: LISTINGS_AHEAD_FIRST, looks: HashMap::new() }
     }
 }
 
@@ -41,6 +62,14 @@ impl Walk {
     /// He has come to a directory; `siblings` are those beside it that nobody has listed. Where it was neither expected nor
     /// known, another walk begins. (Programs have orders of their own: find(1) sorts by inode number.)
     fn comes_to(&mut self, dir: u64, was_known: bool, siblings: impl FnOnce() -> Vec<u64>) {
+        if !self.has_come_to(dir) && !was_known {
+            *self = Self::default();
+            self.may_go_on_to(siblings().into_iter().filter(|sibling| *sibling != dir).collect(), false);
+        }
+    }
+
+    /// Whether he was expected there.
+    fn has_come_to(&mut self, dir: u64) -> bool {
         let mut expected = self.ahead.remove(&dir);
         if let Some(place) = self.near.iter().position(|next| *next == dir) {
             self.near.remove(place);
@@ -51,10 +80,31 @@ impl Walk {
         }
         if expected {
             self.allowed = (self.allowed * 2).min(LISTINGS_AHEAD_MAX);
-        } else if !was_known {
-            *self = Self::default();
-            self.may_go_on_to(siblings().into_iter().filter(|sibling| *sibling != dir).collect(), false);
         }
+        expected
+    }
+
+    /// He looks a name up, which is known, or is not.
+    fn looks_into(&mut self, dir: u64, is_known: bool) -> Look {
+        if self.ahead.contains(&dir) {
+            self.has_come_to(dir);
+            return Look::Expected;
+        }
+        if is_known {
+            return Look::Nothing;
+        }
+        if self.looks.len() >= LISTINGS_TO_COME_MAX {
+            self.looks.clear();
+        }
+        let looks = self.looks.entry(dir).or_insert(Looks { left: LOOKS_FIRST, then: LOOKS_FIRST });
+        looks.left -= 1;
+        if looks.left > 0 {
+            return Look::Nothing;
+        }
+        looks.then = looks.then.saturating_mul(4);
+        looks.left = looks.then;
+        self.has_come_to(dir);
+        Look::Often
     }
 
     /// These are in a directory that he `is_in`, or that has been listed ahead.
@@ -137,20 +187,55 @@ impl Remote {
                 return; // one of them goes on
             }
             let Some(dir) = walk.next() else { return };
-            let (tell, coming) = watch::channel(None);
-            match lock(&self.inner.listings_coming).entry(dir) {
-                Entry::Occupied(_) => continue, // of a walk before
-                Entry::Vacant(place) => place.insert(coming),
-            };
-            let remote = self.clone();
-            self.inner.runtime.spawn(async move {
-                let listing = remote.list(dir).await;
-                lock(&remote.inner.listings_coming).remove(&dir);
-                tell.send_replace(Some(()));
-                // It cannot be read, or not be kept: whoever comes to it sees.
-                remote.walk_on(listing.as_deref().map_or(&[], Vec::as_slice), false);
-            });
+            self.list_ahead(dir, false);
         }
+    }
+
+    /// Lists a directory that he has not come to, or `is_in`, unless that is under way.
+    fn list_ahead(&self, dir: u64, is_in: bool) {
+        let (tell, coming) = watch::channel(None);
+        match lock(&self.inner.listings_coming).entry(dir) {
+            Entry::Occupied(_) => return,
+            Entry::Vacant(place) => place.insert(coming),
+        };
+        let remote = self.clone();
+        self.inner.runtime.spawn(async move {
+            let listing = remote.list(dir).await;
+            lock(&remote.inner.listings_coming).remove(&dir);
+            tell.send_replace(Some(()));
+            // It cannot be read, or not be kept: whoever comes to it sees.
+            remote.walk_on(listing.as_deref().map_or(&[], Vec::as_slice), is_in);
+        });
+    }
+
+    /// What has this name, as far as it is known; waits for a listing that comes and will tell. `Some(None)`: nothing. It
+    /// counts: see [`forget`](Self::forget).
+    pub(super) async fn find_known(&self, dir: u64, name: &[u8]) -> Option<Option<Attr>> {
+        let known = || {
+            let mut cache = self.inner.client.cache();
+            let found = cache.look_up(now(), dir, name)?;
+            found.iter().for_each(|attr| cache.tell(attr.node));
+            Some(found)
+        };
+        let found = known();
+        let look = lock(&self.inner.walk).looks_into(dir, found.is_some());
+        if found.is_some() {
+            let listing = (look == Look::Expected).then(|| self.inner.client.cache().listing(now(), dir));
+            if let Some(listing) = listing.flatten() {
+                self.walk_on(&listing, true);
+            }
+            return found;
+        }
+        // Of a large one he may look for few.
+        if self.known_attr(dir).is_none_or(|attr| attr.size > LISTED_UNASKED_BYTES_MAX) {
+            return None;
+        }
+        if look == Look::Often {
+            self.list_ahead(dir, true);
+        }
+        let mut coming = lock(&self.inner.listings_coming).get(&dir).cloned()?;
+        let _ = coming.wait_for(Option::is_some).await; // it ends with its sender, too
+        known()
     }
 
     async fn list(&self, node: u64) -> Result<Arc<Vec<Listed>>, Errno> {
@@ -212,6 +297,23 @@ mod tests {
         walk.comes_to(50, false, siblings);
         let next = all(&mut walk);
         assert!(next[..2] == [800, 12] && next.len() == 89 - 1 && !next.contains(&50), "{next:?}");
+    }
+
+    #[test]
+    fn who_looks_for_one_name_after_the_other_has_the_directory_listed() {
+        let mut walk = Walk::default();
+        let looks =
+            |walk: &mut Walk, count: u32| (0..count).map(|_| walk.looks_into(7, false)).collect::<Vec<_>>();
+        assert_eq!(looks(&mut walk, LOOKS_FIRST).last(), Some(&Look::Often));
+        // It could not be kept: less and less often.
+        let again = looks(&mut walk, 20 * LOOKS_FIRST);
+        assert_eq!(again.iter().filter(|look| **look == Look::Often).count(), 2);
+        assert_eq!(walk.looks_into(8, true), Look::Nothing);
+        // What was listed ahead was rightly so.
+        walk.may_go_on_to(vec![9], true);
+        assert_eq!(all(&mut walk), [9]);
+        assert_eq!(walk.looks_into(9, true), Look::Expected);
+        assert_eq!((walk.looks_into(9, true), walk.allowed), (Look::Nothing, 2 * LISTINGS_AHEAD_FIRST));
     }
 
     #[test]

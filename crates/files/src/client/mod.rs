@@ -489,13 +489,8 @@ impl Remote {
     /// # Errors
     /// As stat(2), as for all operations.
     pub async fn look_up(&self, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
-        {
-            let mut cache = self.inner.client.cache();
-            if let Some(found) = cache.look_up(now(), parent, name) {
-                let attr = found.ok_or(Errno::NOENT)?;
-                cache.tell(attr.node);
-                return Ok(attr);
-            }
+        if let Some(found) = self.find_known(parent, name).await {
+            return found.ok_or(Errno::NOENT);
         }
         let name = Bytes::copy_from_slice(name);
         let ask = Lookup { parent, name: name.clone() };

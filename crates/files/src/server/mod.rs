@@ -25,6 +25,7 @@ use bytes::Bytes;
 use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
 use prost::Message;
 use rustix::io::Errno;
+use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::dir::Dir;
@@ -57,6 +58,8 @@ pub struct Shared {
     coherence: Arc<Coherence>,
     names: Arc<NameLocks>,
     grace: Arc<Grace>,
+    /// Descriptors of nodes.
+    may_keep: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -65,7 +68,8 @@ impl Shared {
     #[must_use]
     pub fn new(mounts: Option<PathBuf>) -> Arc<Self> {
         let grace = Arc::new(Grace::begin(mounts));
-        Arc::new(Self { coherence: Coherence::new(Arc::clone(&grace)), names: Arc::default(), grace })
+        let coherence = Coherence::new(Arc::clone(&grace));
+        Arc::new(Self { coherence, names: Arc::default(), grace, may_keep: nodes::descriptors_to_keep() })
     }
 
     /// The server is about to end: mounts whose sessions end now come again.
@@ -270,7 +274,7 @@ impl Mounted {
         read_only: bool,
         mount: Option<MountId>,
     ) -> std::io::Result<Self> {
-        let nodes = Nodes::below(top.fd()?)?;
+        let nodes = Nodes::below(top.fd()?, Arc::clone(&shared.may_keep))?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let (coherence, names) = (Arc::clone(&shared.coherence), Arc::clone(&shared.names));
         let grace = Arc::clone(&shared.grace);

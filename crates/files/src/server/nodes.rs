@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, makedev};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::lease::FileId;
-use crate::limits::{DEPTH_MAX, NAMELESS_NODES_MAX, NODES_MAX, NODES_OPEN_MAX};
+use crate::limits::{DEPTH_MAX, DESCRIPTORS_FOR_NODES, NAMELESS_NODES_MAX, NODES_MAX, NODES_OPEN_MAX};
 use crate::message::{Place, TOP, node_number};
 use crate::name::Name;
 
@@ -36,7 +38,21 @@ struct Known {
     opens: u32,
     /// It cannot be found by its name any more.
     nameless: bool,
-    fd: Option<Arc<OwnedFd>>,
+    kept: Option<Kept>,
+}
+
+/// A descriptor that is kept, and its part of what all sessions may keep; none where it has to be kept in any case.
+#[derive(Debug)]
+struct Kept {
+    fd: Arc<OwnedFd>,
+    _part: Option<OwnedSemaphorePermit>,
+}
+
+/// How many descriptors all sessions of a server may keep of nodes that are not in use: a part of those that the process
+/// may have.
+pub(super) fn descriptors_to_keep() -> Arc<Semaphore> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) as usize;
+    Arc::new(Semaphore::new(limit / DESCRIPTORS_FOR_NODES))
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +69,7 @@ pub(super) struct Nodes {
     top: Arc<OwnedFd>,
     top_id: FileId,
     table: Mutex<Table>,
+    may_keep: Arc<Semaphore>,
 }
 
 /// What statx(2) says of an open file or path.
@@ -71,10 +88,10 @@ fn stat_flags(dir: impl AsFd, name: impl rustix::path::Arg, flags: AtFlags) -> R
 }
 
 impl Nodes {
-    /// The nodes from `top` downward.
-    pub(super) fn below(top: Arc<OwnedFd>) -> Result<Self, Errno> {
+    /// The nodes from `top` downward; `may_keep` is shared by all sessions.
+    pub(super) fn below(top: Arc<OwnedFd>, may_keep: Arc<Semaphore>) -> Result<Self, Errno> {
         let top_id = file_id(&stat(&top)?);
-        Ok(Self { top, top_id, table: Mutex::default() })
+        Ok(Self { top, top_id, table: Mutex::default(), may_keep })
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -133,8 +150,8 @@ impl Nodes {
         let mut at = node;
         while at != TOP {
             let known = table.nodes.get(&at).ok_or(Errno::STALE)?;
-            if let Some(fd) = &known.fd {
-                return Ok((Arc::clone(fd), way));
+            if let Some(kept) = &known.kept {
+                return Ok((Arc::clone(&kept.fd), way));
             }
             if way.len() >= DEPTH_MAX {
                 return Err(Errno::STALE); // names moved about at the server have made a ring
@@ -147,12 +164,17 @@ impl Nodes {
 
     fn keep_open(&self, node: u64, fd: &Arc<OwnedFd>) {
         let mut table = self.lock();
-        let Some(known) = table.nodes.get_mut(&node) else { return };
-        if known.fd.is_none() {
-            known.fd = Some(Arc::clone(fd));
+        let mut part = Arc::clone(&self.may_keep).try_acquire_owned();
+        // Rather than one of another session's.
+        while part.is_err() && table.close_oldest() {
+            part = Arc::clone(&self.may_keep).try_acquire_owned();
+        }
+        let (Ok(part), Some(known)) = (part, table.nodes.get_mut(&node)) else { return };
+        if known.kept.is_none() {
+            known.kept = Some(Kept { fd: Arc::clone(fd), _part: Some(part) });
             table.open.push_back(node);
         }
-        table.close_oldest();
+        table.close_too_many();
     }
 
     /// Notes that the client is told of the node with this name.
@@ -176,7 +198,7 @@ impl Nodes {
             None if full => return Err(Errno::NFILE),
             None => {
                 let name = name.clone();
-                let known = Known { file, parent, name, told: 1, opens: 0, nameless: false, fd: None };
+                let known = Known { file, parent, name, told: 1, opens: 0, nameless: false, kept: None };
                 table.nodes.insert(node, known);
             }
         }
@@ -223,11 +245,11 @@ impl Nodes {
         let mut table = self.lock();
         if let Some(known) = table.nodes.get_mut(&node) {
             known.opens = known.opens.saturating_sub(1);
-            let has_fd = known.fd.is_some();
+            let has_fd = known.kept.is_some();
             table.remove_if_unused(node);
             if has_fd {
                 table.open.push_back(node);
-                table.close_oldest();
+                table.close_too_many();
             }
         }
     }
@@ -236,10 +258,7 @@ impl Nodes {
     pub(super) fn will_lose_name(&self, dir: impl AsFd, name: &Name) {
         let Ok(stat) = stat_at(dir, name) else { return };
         let node = self.number(&stat);
-        // Open, or not known at all.
-        if self.fd(node).is_err() {
-            return;
-        }
+        let Ok(fd) = self.fd(node) else { return }; // not known at all, most likely
         let mut table = self.lock();
         let too_many = table.nameless >= NAMELESS_NODES_MAX;
         if let Some(known) = table.nodes.get_mut(&node)
@@ -247,6 +266,7 @@ impl Nodes {
             && !too_many
         {
             known.nameless = true;
+            known.kept.get_or_insert_with(|| Kept { fd, _part: None });
             table.nameless += 1;
         }
     }
@@ -276,16 +296,21 @@ impl Table {
         }
     }
 
-    /// Gives up the descriptors that were opened first, of those that can be opened again.
-    fn close_oldest(&mut self) {
-        while self.open.len() > NODES_OPEN_MAX {
-            let Some(node) = self.open.pop_front() else { return };
+    fn close_too_many(&mut self) {
+        while self.open.len() > NODES_OPEN_MAX && self.close_oldest() {}
+    }
+
+    /// Gives up the descriptor that was opened first, of those that can be opened again; false: there is none.
+    fn close_oldest(&mut self) -> bool {
+        while let Some(node) = self.open.pop_front() {
             if let Some(known) = self.nodes.get_mut(&node)
                 && known.opens == 0
                 && !known.nameless
+                && known.kept.take().is_some()
             {
-                known.fd = None;
+                return true;
             }
         }
+        false
     }
 }
