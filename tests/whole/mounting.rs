@@ -402,3 +402,27 @@ fn round_trips_are_few() {
     trips("a new file of 4 KiB", 2, &|| fs::write(mounted.path("many/new"), [1; 4096]).unwrap());
     mounted.program.stop().expect(0);
 }
+
+#[test]
+fn a_trace_shows_what_the_connection_does() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 20ms --rate 100Mbit");
+    let _server = stage.serve();
+    let bytes = pattern(8 << 20);
+    fs::write(stage.path("far/big"), &bytes).unwrap();
+    let trace = stage.path("trace");
+    let mounted = Mounted::new(&stage, "mnt", &["--trace", trace.to_str().unwrap()]);
+    assert_eq!(fs::read(mounted.path("big")).unwrap(), bytes);
+    mounted.program.stop().expect(0);
+    let said = fs::read_to_string(trace).unwrap();
+    let lines: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let done: Vec<u64> = lines.iter().map(|line| line["done_bytes"].as_u64().unwrap()).collect();
+    assert!(done.is_sorted() && *done.last().unwrap() > 4 << 20, "{done:?}");
+    let last = lines.last().unwrap();
+    assert!(!last["lanes"].as_array().unwrap().is_empty());
+    assert!(
+        last["mount"]["asked"].as_u64().unwrap() > 3
+            && last["mount"]["kept_bytes"].as_u64().unwrap() > 1 << 20
+    );
+}

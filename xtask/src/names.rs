@@ -186,6 +186,9 @@ impl Series {
             checked(Command::new("git").arg("-C").arg(&part).args(who).args(words)).map(drop)
         };
         git(&["init", "-q"])?;
+        // Inode numbers and times of change are others on a mount: with these in its index git would read all files anew.
+        git(&["config", "core.checkStat", "minimal"])?;
+        git(&["config", "core.trustctime", "false"])?;
         git(&["add", "--all", "--force", "."])?;
         git(&["commit", "-q", "-m", "Debian's sources"])?;
         fs::rename(&part, &tree).context("cannot put the tree in its place")
