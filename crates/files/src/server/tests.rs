@@ -145,6 +145,23 @@ fn what_was_known_before_is_known_by_its_place() {
 }
 
 #[test]
+fn who_takes_a_file_back_waits_for_nobody_who_has_it_alone() {
+    let (temp, _) = mounted();
+    let top = Dir::open_path(&temp.path().join("top")).unwrap();
+    let shared = shared();
+    let [one, other] = [(); 2].map(|()| Mounted::at(&top, &shared, None, false, None).unwrap());
+    let f = look_up(&one, TOP, "f").unwrap();
+    call(&other, Reclaim { nodes: vec![Place { node: f, parent: TOP, name: "f".into(), times: 1 }] })
+        .unwrap();
+    let open = |flags: OFlags, reclaims| Open { node: f, file: 7, flags: flags.bits(), reclaims };
+    let opened = call(&one, open(OFlags::RDWR, true)).unwrap();
+    assert_ne!(opened.exclusive, 0, "it has it alone");
+    // Who does not take back, but opens, is to see what that one knows.
+    assert!(matches!(step(&other, &open(OFlags::RDONLY, false).ask(), None), Step::Again(_)));
+    call(&other, open(OFlags::RDONLY, true)).unwrap();
+}
+
+#[test]
 fn pipes_are_not_opened_here() {
     let (_temp, mounted) = mounted();
     let make = Make { parent: TOP, name: "p".into(), mode: 0o010_600, ..Make::default() };
