@@ -801,6 +801,9 @@ pub(crate) struct ReadDir {
     /// [`Listed::next`] of the last that is known; 0: from the beginning.
     #[prost(uint64, tag = "2")]
     pub(crate) from: u64,
+    /// Nobody has asked for them yet: the time of the last access stays as it is, where the server may leave it.
+    #[prost(bool, tag = "3")]
+    pub(crate) unasked: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -160,7 +160,7 @@ impl Remote {
             None => {
                 // It shows sizes.
                 self.flush_all(self.inner.client.behind.nodes()).await;
-                self.list(node).await?
+                self.list(node, false).await?
             }
         };
         let above = self.inner.client.cache().listing_above(now(), node);
@@ -200,7 +200,7 @@ impl Remote {
         };
         let remote = self.clone();
         self.inner.runtime.spawn(async move {
-            let listing = remote.list(dir).await;
+            let listing = remote.list(dir, true).await;
             lock(&remote.inner.listings_coming).remove(&dir);
             tell.send_replace(Some(()));
             // It cannot be read, or not be kept: whoever comes to it sees.
@@ -238,12 +238,12 @@ impl Remote {
         known()
     }
 
-    async fn list(&self, node: u64) -> Result<Arc<Vec<Listed>>, Errno> {
+    async fn list(&self, node: u64, unasked: bool) -> Result<Arc<Vec<Listed>>, Errno> {
         let asking = Asking::begin(&self.inner.client);
         let mut entries: Vec<Listed> = Vec::new();
         loop {
             let from = entries.last().map_or(0, |entry| entry.next);
-            let part = self.learn(ReadDir { node, from }, |cache: &mut Cache, turn, part| {
+            let part = self.learn(ReadDir { node, from, unasked }, |cache: &mut Cache, turn, part| {
                 for entry in part.iter().flat_map(|part| &part.entries) {
                     if let Some(attr) = entry.attr {
                         cache.found_at(attr.node, node, entry.name.clone());

@@ -26,7 +26,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::sync::{Notify, Semaphore, watch};
 
-use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, ORDINARY_REQUESTS_MAX, RENEW_EVERY};
+use crate::limits::{INLINE_BYTES_MAX, LEASE_TERM, NAME_BYTES_MAX, ORDINARY_REQUESTS_MAX, RENEW_EVERY};
 use crate::message::{
     Ask, Attached, Attr, Caller, Create, FileSystem, Forget, Forgotten, GetAttr, GetXattr, Grant, Link,
     ListXattr, Lookup, Loser, Make, NewTime, Notice, Operation, ReadLink, Remove, RemoveXattr, Rename, Renew,
@@ -489,6 +489,9 @@ impl Remote {
     /// # Errors
     /// As stat(2), as for all operations.
     pub async fn look_up(&self, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG); // rather than that it is not there
+        }
         if let Some(found) = self.find_known(parent, name).await {
             return found.ok_or(Errno::NOENT);
         }

@@ -513,13 +513,13 @@ impl Mounted {
     }
 
     pub(super) fn sync_dir(&self, ask: SyncDir) -> Result<Nothing, Errno> {
-        rustix::fs::fsync(self.open_dir(ask.node)?)?;
+        rustix::fs::fsync(self.open_dir(ask.node, OFlags::empty())?)?;
         Ok(Nothing {})
     }
 
-    fn open_dir(&self, node: u64) -> Result<OwnedFd, Errno> {
+    fn open_dir(&self, node: u64, more: OFlags) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::openat(&*self.nodes.fd(node)?, ".", flags, Mode::empty())
+        rustix::fs::openat(&*self.nodes.fd(node)?, ".", flags | more, Mode::empty())
     }
 
     pub(super) fn close(&self, ask: Close) -> Result<Nothing, Errno> {
@@ -530,7 +530,13 @@ impl Mounted {
     }
 
     pub(super) fn read_dir(&self, ask: ReadDir, grants: &mut Vec<Grant>) -> Result<Listing, Errno> {
-        let dir = self.open_dir(ask.node)?;
+        let dir = match ask.unasked {
+            // Only its owner may.
+            true => self
+                .open_dir(ask.node, OFlags::NOATIME)
+                .or_else(|_| self.open_dir(ask.node, OFlags::empty()))?,
+            false => self.open_dir(ask.node, OFlags::empty())?,
+        };
         self.grant_node(ask.node, grants)?;
         let watched = self.watched_dir(ask.node)?;
         // Places in a directory are the file system's own, and may be any number of 63 bits.

@@ -233,7 +233,7 @@ fn asks() -> impl Strategy<Value = Ask> {
             9 => Link { node, parent, name }.ask(),
             10 => Open { node, flags: bits, file, reclaims: number % 2 == 0 }.ask(),
             11 => Write { file, offset: number % 10_000, data: name, drops_set_id: true }.ask(),
-            12 => ReadDir { node, from: number }.ask(),
+            12 => ReadDir { node, from: number, unasked: number % 2 == 0 }.ask(),
             13 => {
                 Allocate { file, offset: number % 10_000, length: u64::from(bits % 10_000), mode: bits % 64 }
                     .ask()
