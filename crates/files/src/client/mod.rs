@@ -390,6 +390,10 @@ impl Remote {
                 Ok(reply) => match Reply::read(reply) {
                     // The server has ended the session, and has not told yet.
                     (Err(SESSION_OVER), _) => {}
+                    // An open file that it does not know: it has been lost with a server, as its name had been before.
+                    (Err(Errno::BADF), grants) => {
+                        return Some(Answer { outcome: Err(Errno::STALE), grants, asked_again });
+                    }
                     (outcome, grants) => return Some(Answer { outcome, grants, asked_again }),
                 },
                 Err(RequestError::Ended(_)) => {}
