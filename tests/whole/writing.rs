@@ -142,3 +142,28 @@ fn a_full_disk_is_told_to_whoever_syncs_or_closes() {
     fs::write(mounted.path("fits"), [2; 1 << 20]).unwrap();
     assert_eq!(fs::read(far.join("fits")).unwrap(), [2; 1 << 20]);
 }
+
+#[test]
+fn many_writes_all_over_a_file_are_stored() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    const BLOCK: usize = 64 << 10;
+    const BLOCKS: usize = 4000;
+    let stage = Stage::shared("--rtt 1ms");
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let file = File::create_new(mounted.path("f")).unwrap();
+    // In an order in which hardly one follows another: each is a part of its own, and more are under way than the server
+    // keeps of one file.
+    for number in 0..BLOCKS {
+        let place = number * 1777 % BLOCKS;
+        file.write_all_at(&[place as u8 | 1; BLOCK], (place * BLOCK) as u64).unwrap();
+    }
+    file.sync_all().unwrap();
+    let stored = fs::read(stage.path("far/f")).unwrap();
+    assert_eq!(stored.len(), BLOCKS * BLOCK);
+    for (place, block) in stored.chunks(BLOCK).enumerate() {
+        assert!(block.iter().all(|byte| *byte == place as u8 | 1), "block {place}");
+    }
+    drop(file);
+    mounted.stop_having_written(BLOCKS as u64);
+}

@@ -32,6 +32,8 @@ struct Writes {
     under_way: std::collections::BTreeSet<u32>,
     /// As the server has been told.
     floor: u32,
+    /// And as it has answered: what comes after that it may keep.
+    settled: u32,
 }
 
 /// An open file.
@@ -647,8 +649,7 @@ impl Remote {
         }
         let many_wait = {
             let table = lock(&file.writes);
-            let first = table.under_way.first().copied().unwrap_or(table.next);
-            (table.next - first) as usize >= WRITES_OPEN_MAX / 2
+            (table.next - table.settled) as usize >= WRITES_OPEN_MAX / 2
         };
         if appends || drops_set_id || many_wait {
             // One part after the other, in order; where files are appended to, the server chooses the place.
@@ -694,6 +695,8 @@ impl Remote {
             }
             if let Some(below) = settle {
                 self.vital_call(Settle { file: far, below, write: None }).await.outcome?;
+                let mut table = lock(&file.writes);
+                table.settled = table.settled.max(below);
             }
             match self.in_time(done).await? {
                 Ok(Ok(())) => return Ok(()),
