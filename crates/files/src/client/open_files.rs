@@ -18,8 +18,8 @@ use super::reading::{Plan, Reading};
 use super::transfers::Broken;
 use super::{Asking, Changing, Remote, lock, now};
 use crate::limits::{
-    BLOCK_BYTES, BLOCKS_COMING_MAX, CONTENTION_PAUSE, INLINE_BYTES_MAX, OVERDUE_AFTER, READ_BYTES_MAX,
-    WRITE_BEHIND, WRITES_OPEN_MAX,
+    BLOCK_BYTES, BLOCKS_COMING_MAX, CONTENTION_PAUSE, INLINE_BYTES_MAX, OVERDUE_AFTER, PARTS_UNDER_WAY_MAX,
+    READ_BYTES_MAX, WRITE_BEHIND, WRITES_OPEN_MAX,
 };
 use crate::message::{
     Acquire, Allocate, Close, CopyRange, Grant, Open, Opened, Read, Seek, Settle, Sync, Write, object,
@@ -647,10 +647,16 @@ impl Remote {
         if data.len() <= INLINE_BYTES_MAX {
             return self.vital_call(Write { file: far, offset, data, drops_set_id }).await.outcome.map(drop);
         }
-        let many_wait = {
+        let (first, many_wait, lags) = {
             let table = lock(&file.writes);
-            (table.next - table.settled) as usize >= WRITES_OPEN_MAX / 2
+            let first = table.under_way.first().copied().unwrap_or(table.next);
+            let kept = (table.next - table.settled) as usize;
+            let many_wait = (table.next - first) as usize >= WRITES_OPEN_MAX / 2;
+            (first, many_wait, kept >= WRITES_OPEN_MAX - PARTS_UNDER_WAY_MAX)
         };
+        if lags && !many_wait {
+            self.settle_below(file, far, first).await?;
+        }
         if appends || drops_set_id || many_wait {
             // One part after the other, in order; where files are appended to, the server chooses the place.
             let mut at = 0;
@@ -663,6 +669,14 @@ impl Remote {
             return Ok(());
         }
         self.write_over_lanes(file, far, offset, data).await
+    }
+
+    /// Tells the server that writes below this number are over: it keeps them no longer.
+    async fn settle_below(&self, file: &OpenFile, far: u64, below: u32) -> Result<(), Errno> {
+        self.vital_call(Settle { file: far, below, write: None }).await.outcome?;
+        let mut table = lock(&file.writes);
+        table.settled = table.settled.max(below);
+        Ok(())
     }
 
     async fn write_over_lanes(
@@ -694,9 +708,7 @@ impl Remote {
                 self.inner.client.transfers.forget(object); // it may have been noted too late to be ended with the session
             }
             if let Some(below) = settle {
-                self.vital_call(Settle { file: far, below, write: None }).await.outcome?;
-                let mut table = lock(&file.writes);
-                table.settled = table.settled.max(below);
+                self.settle_below(file, far, below).await?;
             }
             match self.in_time(done).await? {
                 Ok(Ok(())) => return Ok(()),
@@ -832,4 +844,4 @@ const KEPT_BLOCKS_MAX: u64 = 16;
 const READ_ATTEMPTS: usize = 4;
 
 /// Writes that are over when the server is told so: well before it has as many as it keeps.
-const SETTLE_AFTER: u32 = WRITES_OPEN_MAX as u32 / 4;
+const SETTLE_AFTER: u32 = WRITES_OPEN_MAX as u32 / 16;
