@@ -27,6 +27,8 @@ mod garbage;
 mod interruption;
 #[path = "whole/locking.rs"]
 mod locking;
+#[path = "whole/mapping.rs"]
+mod mapping;
 #[path = "whole/mounting.rs"]
 mod mounting;
 #[path = "whole/names.rs"]

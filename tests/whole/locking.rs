@@ -148,6 +148,17 @@ fn who_would_wait_for_himself_is_told() {
 #[test]
 fn a_database_that_two_mounts_write_to_keeps_all() {
     require!(Need::Emulator, Need::Root, Need::Fuse, Need::Sqlite);
+    a_database_keeps_all("delete", 20);
+}
+
+/// Its index is in mapped memory, which both write to.
+#[test]
+fn a_database_with_a_write_ahead_log_keeps_all_too() {
+    require!(Need::Emulator, Need::Root, Need::Fuse, Need::Sqlite);
+    a_database_keeps_all("wal", 20);
+}
+
+fn a_database_keeps_all(journal: &str, each: usize) {
     let stage = Stage::shared("--rtt 2ms");
     let _server = stage.serve();
     let mounts = [Mounted::new(&stage, "one", &[]), Mounted::new(&stage, "other", &[])];
@@ -160,14 +171,14 @@ fn a_database_that_two_mounts_write_to_keeps_all() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    sql(&mounts[0], "create table t (who text, number integer)");
-    let each = 20;
+    let journal = format!("pragma journal_mode={journal}; ");
+    sql(&mounts[0], &(journal + "create table t (who text, number integer)"));
     std::thread::scope(|scope| {
         for (who, mounted) in mounts.iter().enumerate() {
             scope.spawn(move || {
-                for number in 0..each {
-                    sql(mounted, &format!("insert into t values ('{who}', {number})"));
-                }
+                // One process: what it has in memory it keeps.
+                let inserts = (0..each).map(|number| format!("insert into t values ('{who}', {number}); "));
+                sql(mounted, &inserts.collect::<String>());
             });
         }
     });

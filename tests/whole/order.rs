@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::mapping::Mapping;
 use crate::mounting::{Mounted, mount_arguments};
 use crate::stage::{Host, LONGHAUL, Need, Stage};
 
@@ -171,6 +172,21 @@ impl Register for Bytes {
             file.write_all_at(&value.to_le_bytes(), self.at)?;
             if self.syncs { file.sync_data() } else { Ok(()) }
         })
+    }
+}
+
+/// The same in memory that the file is mapped into. Such memory is gone with its mount, and its readers with it.
+struct InMemory(Mapping, usize);
+
+impl Register for InMemory {
+    fn read(&self) -> io::Result<u64> {
+        std::thread::sleep(Duration::from_millis(1)); // else there is no end of reads
+        Ok(self.0.get(self.1))
+    }
+
+    fn write(&self, value: u64) -> io::Result<()> {
+        self.0.set(self.1, value);
+        Ok(())
     }
 }
 
@@ -336,6 +352,7 @@ fn fill(stage: &Stage) {
     fs::write(played.join("bytes"), vec![0; 4 << 20]).unwrap();
     fs::write(played.join("reopened"), vec![0; 2 << 20]).unwrap();
     fs::write(played.join("alone"), vec![0; 6000]).unwrap();
+    fs::write(played.join("mapped"), vec![0; 8192]).unwrap();
     fs::write(played.join("named"), "0").unwrap();
     symlink("0", played.join("link")).unwrap();
 }
@@ -374,7 +391,7 @@ impl Players {
         let alone = self.shaken.unwrap_or(0);
         let bytes = |mount, writes| self.bytes("alone", mount, writes, 5000);
         let seldom = Seldom(bytes(1 - alone, false), AtomicU64::new(0));
-        vec![
+        let mut registers = vec![
             (
                 "the beginning of a file",
                 self.two_each(|m, writes| Box::new(self.bytes("bytes", m, writes, 0))),
@@ -397,7 +414,23 @@ impl Players {
                 ],
             ),
             ("a link's target", self.two_each(|m, _| Box::new(Link(path(m, "link"))))),
-        ]
+        ];
+        if self.shaken.is_none() && !self.server_dies {
+            // Of those who write one does by memory, of those who read the other mount's.
+            let in_memory = |m, writes| {
+                let file = File::options().read(true).write(writes).open(path(m, "mapped")).unwrap();
+                InMemory(Mapping::new(&file, 8192, writes), 512)
+            };
+            registers.push((
+                "memory that a file is mapped into",
+                self.two_each(|m, writes| match (m, writes) {
+                    (0, false) => Box::new(self.bytes("mapped", m, false, 4096)),
+                    (_, true) if m != 0 => Box::new(Reopened(path(m, "mapped"), 4096)),
+                    _ => Box::new(in_memory(m, writes)),
+                }),
+            ));
+        }
+        registers
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`access`], [`export`] | the directories a server shows, by name | |
 //! | [`rights`] | acting as a user | |
 //! | [`lease`] | what clients may keep, and when not any more | pure |
+//! | [`pages`] | the same of pages that kernels keep | pure |
 //! | [`locks`] | locks that programs put on files | pure |
 //! | [`ranges`] | sets of bytes | pure |
 //! | [`limits`] | every bound, with its derivation | |
@@ -27,6 +28,7 @@ pub mod limits;
 pub mod locks;
 pub mod message;
 pub mod name;
+pub mod pages;
 pub mod ranges;
 pub mod rights;
 pub mod server;

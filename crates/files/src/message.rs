@@ -53,7 +53,7 @@ pub(crate) struct Request {
     #[prost(
         oneof = "Ask",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, \
-                               23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33"
+                               23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34"
     )]
     pub(crate) ask: Option<Ask>,
 }
@@ -78,6 +78,7 @@ pub(crate) trait Tells {
 impl Tells for Nothing {}
 impl Tells for Attr {}
 impl Tells for Acquired {}
+impl Tells for Mapped {}
 impl Tells for Attached {}
 impl Tells for Content {}
 impl Tells for Opened {}
@@ -165,6 +166,7 @@ operations! {
     "31" StopWaiting -> Nothing,
     "32" Reclaim -> Reclaimed,
     "33" EndReclaim -> Nothing,
+    "34" Map -> Mapped,
 }
 
 impl Ask {
@@ -265,6 +267,9 @@ pub(crate) struct Notice {
     /// Those who waited for locks and have them now, by the client's numbers.
     #[prost(uint64, repeated, tag = "3")]
     pub(crate) locked: Vec<u64>,
+    /// Leases on pages: these are to be given back.
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) broken_pages: Vec<Grant>,
 }
 
 /// What a client has done since it began. Not for the server: for whoever asks the client's host.
@@ -647,6 +652,23 @@ pub(crate) struct Acquired {
     /// Kind and permission bits, as in `st_mode`.
     #[prost(uint32, tag = "2")]
     pub(crate) mode: u32,
+}
+
+/// The client's kernel is to keep pages of a file: see [`pages`](crate::pages).
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Map {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    /// They may be written to in memory.
+    #[prost(bool, tag = "2")]
+    pub(crate) alone: bool,
+}
+
+/// The lease's number; 0: the client is giving back what it has.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Mapped {
+    #[prost(uint64, tag = "1")]
+    pub(crate) serial: u64,
 }
 
 /// Removes a name.

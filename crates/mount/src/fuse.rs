@@ -1,8 +1,9 @@
 //! FUSE's requests as calls of the files client. Each is answered by a task of its own: the threads that read the
 //! kernel's requests never wait.
 //!
-//! The kernel keeps no bytes of files but those that are mapped (`FOPEN_DIRECT_IO`), and no names or attributes beyond
-//! the request that asked for them. What may be kept, the files client keeps, under leases: it is asked each time.
+//! The kernel keeps no bytes of files but those that are mapped (`FOPEN_DIRECT_IO`), which it gives back when it is told to,
+//! and no names or attributes beyond the request that asked for them. What may be kept, the files client keeps, under leases:
+//! it is asked each time.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -490,9 +491,19 @@ impl Filesystem for Fuse {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        // Nobody's read(2): the kernel fills pages.
+        if owner.is_none() {
+            return self.answer(|shared| async move {
+                let fill = |bytes: Result<Bytes, Errno>| match bytes {
+                    Ok(bytes) => reply.data(&bytes),
+                    Err(error) => reply.error(fuse_errno(error)),
+                };
+                shared.remote.read_pages(file.0, offset, size, fill).await;
+            });
+        }
         if let Some(data) = self.shared.remote.read_known(file.0, offset, size) {
             self.count();
             return reply.data(&data);

@@ -4,10 +4,12 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, SessionACL};
 use longhaul_files::Remote;
+use longhaul_files::client::PageCache;
 use rustix::io::Errno;
 use tokio::runtime::Handle;
 
@@ -50,6 +52,18 @@ pub enum MountError {
         /// It was asked for.
         allow_other: bool,
     },
+}
+
+/// The pages that this host's kernel keeps of files.
+struct KernelPages(Notifier);
+
+impl PageCache for KernelPages {
+    fn give_back(&self, node: u64) {
+        // It may have forgotten the node, or the mount is over.
+        if let Err(error) = self.0.inval_inode(INodeNo(node), 0, 0) {
+            tracing::debug!(node, %error, "no pages to give back");
+        }
+    }
 }
 
 /// A file system that is mounted; it is taken out when this is dropped.
@@ -106,9 +120,10 @@ impl Mount {
         // They only read requests: the work is the runtime's.
         config.n_threads = Some(READERS);
         config.clone_fd = true;
-        let fuse = Fuse::new(remote, ids, runtime);
-        let session =
-            fuser::Session::new(fuse, &at, &config).and_then(fuser::Session::spawn).map_err(failed)?;
+        let fuse = Fuse::new(remote.clone(), ids, runtime);
+        let session = fuser::Session::new(fuse, &at, &config).map_err(failed)?;
+        remote.keep_pages(Arc::new(KernelPages(session.notifier())));
+        let session = session.spawn().map_err(failed)?;
         Ok(Self { at, session })
     }
 

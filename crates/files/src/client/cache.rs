@@ -299,6 +299,11 @@ impl Cache {
         }
     }
 
+    /// Whether this client knows it at all.
+    pub(super) fn is_known(&self, node: u64) -> bool {
+        self.nodes.contains_key(&node)
+    }
+
     /// The user has forgotten it so often.
     pub(super) fn forget(&mut self, node: u64, times: u64) {
         if let Some(kept) = self.nodes.get_mut(&node) {

@@ -7,6 +7,7 @@ mod listing;
 mod locking;
 mod metrics;
 mod open_files;
+mod pages;
 mod reading;
 mod resume;
 mod transfers;
@@ -40,6 +41,8 @@ pub use locking::{LockHeld, LockRange};
 use metrics::Metrics;
 pub use open_files::HowWritten;
 use open_files::{Coming, Far, OpenFile};
+pub use pages::PageCache;
+use pages::Pages;
 use resume::Present;
 pub use resume::Reconnect;
 use transfers::Transfers;
@@ -51,6 +54,7 @@ pub struct FilesClient {
     transfers: Transfers,
     cache: Mutex<Cache>,
     behind: Behind,
+    pages: Pages,
     locking: Locking,
     /// Nodes are to be forgotten.
     forgets: Notify,
@@ -75,6 +79,7 @@ impl FilesClient {
             transfers: Transfers::default(),
             cache: Mutex::new(Cache::new(cache_bytes)),
             behind: Behind::new(cache_bytes / 2),
+            pages: Pages::default(),
             locking: Locking::default(),
             forgets: Notify::new(),
             ordinary: Semaphore::new(ORDINARY_REQUESTS_MAX),
@@ -143,6 +148,7 @@ impl Handler for FilesClient {
                     remote.open_all(&notice.broken_leases).await;
                     // What only this client knows it tells; from now on it keeps nothing to itself.
                     remote.flush_all(notice.broken_leases.iter().map(|broken| broken.node)).await;
+                    remote.break_pages(notice.broken_pages).await;
                 }
             }
             Bytes::new()
@@ -528,7 +534,11 @@ impl Remote {
     pub fn forget(&self, node: u64, times: u64) {
         let mut cache = self.inner.client.cache();
         cache.forget(node, times);
+        let is_known = cache.is_known(node);
         self.inner.client.may_forget(cache);
+        if !is_known {
+            self.forget_pages(node);
+        }
     }
 
     /// What a node is.

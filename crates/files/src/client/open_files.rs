@@ -658,17 +658,27 @@ impl Remote {
             self.settle_below(file, far, first).await?;
         }
         if appends || drops_set_id || many_wait {
-            // One part after the other, in order; where files are appended to, the server chooses the place.
-            let mut at = 0;
-            while at < data.len() {
-                let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
-                let (offset, length) = (offset + at as u64, part.len());
-                self.vital_call(Write { file: far, offset, data: part, drops_set_id }).await.outcome?;
-                at += length;
-            }
-            return Ok(());
+            return self.write_in_parts(far, offset, &data, drops_set_id).await;
         }
         self.write_over_lanes(file, far, offset, data).await
+    }
+
+    /// One part after the other, in order; where files are appended to, the server chooses the place.
+    async fn write_in_parts(
+        &self,
+        far: u64,
+        offset: u64,
+        data: &Bytes,
+        drops_set_id: bool,
+    ) -> Result<(), Errno> {
+        let mut at = 0;
+        while at < data.len() {
+            let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
+            let (offset, length) = (offset + at as u64, part.len());
+            self.vital_call(Write { file: far, offset, data: part, drops_set_id }).await.outcome?;
+            at += length;
+        }
+        Ok(())
     }
 
     /// Tells the server that writes below this number are over: it keeps them no longer.
@@ -715,11 +725,12 @@ impl Remote {
                 Ok(Err(Broken::GivenUp)) => {
                     let write = Some(under_way.number);
                     // It says why; if it does not, something is wrong.
-                    return self
-                        .vital_call(Settle { file: far, below: 0, write })
-                        .await
-                        .outcome
-                        .and(Err(Errno::IO));
+                    let settled = self.vital_call(Settle { file: far, below: 0, write }).await.outcome;
+                    return match settled {
+                        // Somebody has pages of it in memory, and is to give them back first.
+                        Err(Errno::AGAIN) => self.write_in_parts(far, offset, &data, false).await,
+                        settled => settled.and(Err(Errno::IO)),
+                    };
                 }
                 Ok(Err(Broken::SessionOver)) | Err(_) => {}
             }

@@ -221,6 +221,7 @@ impl Remote {
     fn forget_leases(&self) {
         lock(&self.inner.files).values().for_each(|file| file.exclusive.store(0, Ordering::SeqCst));
         self.inner.client.cache().session_lost();
+        self.lose_pages();
     }
 
     /// Takes back in a new session what there was in the one before. The error in words.

@@ -17,11 +17,13 @@ use crate::limits::FENCE_AFTER;
 use crate::locks::{Locks, WaitId};
 use crate::message::{Grant, Notice, node_number};
 use crate::name::Name;
+use crate::pages::{Pages, Use, UseId, Verdict};
 
 /// The leases of all clients of a server, and the way to each client.
 #[derive(Debug)]
 pub(super) struct Coherence {
     leases: Mutex<Leases>,
+    pages: Mutex<Pages>,
     locks: Mutex<Locks<FileId>>,
     /// Clients whose locks others have asked for in vain, since that was looked at last.
     wanted_of: Mutex<BTreeSet<Client>>,
@@ -105,6 +107,7 @@ impl Coherence {
         });
         let coherence = Arc::new(Self {
             leases: Mutex::default(),
+            pages: Mutex::default(),
             locks: Mutex::default(),
             wanted_of: Mutex::default(),
             clients: Mutex::default(),
@@ -201,6 +204,7 @@ impl Coherence {
         let client = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
         let gate = Arc::<Gate>::default();
         self.leases().join(client);
+        lock(&self.pages).join(client);
         self.clients().insert(
             client,
             Joined { session, top, gate: Arc::clone(&gate), mount, heard_at: Instant::now() },
@@ -212,6 +216,7 @@ impl Coherence {
     pub(super) fn leave(&self, client: Client) {
         self.clients().remove(&client);
         self.leases().gone(client);
+        lock(&self.pages).gone(client);
         self.tell_released();
         self.with_locks(|locks| ((), locks.gone(client)));
     }
@@ -247,6 +252,7 @@ impl Coherence {
     /// As [`Leases::forgotten`].
     pub(super) fn forgotten(&self, client: Client, file: FileId) {
         self.leases().forgotten(client, file);
+        lock(&self.pages).forgotten(client, file);
         self.tell_released();
     }
 
@@ -256,7 +262,8 @@ impl Coherence {
             Some(joined) => joined.heard_at = Instant::now(),
             None => return false, // it has been given up, and has not heard of it
         }
-        self.leases().may_renew(self.now(), client)
+        let now = self.now();
+        self.leases().may_renew(now, client) && lock(&self.pages).may_renew(now, client)
     }
 
     /// Files are about to be changed, until the returned is dropped. It is not to be done before that
@@ -292,18 +299,74 @@ impl Coherence {
 
     /// As [`Leases::progress`].
     pub(super) fn progress(&self, client: Client) {
-        self.leases().progress(self.now(), client);
+        let now = self.now();
+        self.leases().progress(now, client);
+        lock(&self.pages).progress(now, client);
     }
 
-    /// As [`Leases::make_exclusive`].
+    /// As [`Leases::make_exclusive`]. Who writes without telling changes nobody's pages.
     pub(super) fn make_exclusive(&self, client: Client, file: FileId) -> Option<Serial> {
-        self.leases().make_exclusive(self.now(), client, file)
+        // Whoever is about to keep pages has begun an access first.
+        let mut leases = self.leases();
+        if lock(&self.pages).others_keep(client, file) {
+            return None;
+        }
+        leases.make_exclusive(self.now(), client, file)
+    }
+
+    /// A client's kernel is to keep pages of a file: the lease's number, or 0 where it is giving back what it has.
+    pub(super) async fn map(self: &Arc<Self>, client: Client, file: FileId, alone: bool) -> Serial {
+        let (id, breaks) = self.leases().begin_access(self.now(), client, [file]);
+        let access = Change { coherence: Arc::clone(self), id };
+        self.send(breaks);
+        access.ready().await;
+        let what = if alone { Use::MapAlone } else { Use::Map };
+        let using = self.begin_use(client, file, what);
+        match using.may_go().await {
+            Verdict::Go(serial) => serial,
+            Verdict::Returning | Verdict::Wait => 0,
+        }
+    }
+
+    /// A client is to see a file's bytes, or to change them, until the returned is dropped: waits until no pages are in the
+    /// way.
+    pub(super) async fn use_bytes(
+        self: &Arc<Self>,
+        client: Client,
+        file: FileId,
+        what: Use,
+    ) -> Option<Using> {
+        if what == Use::Look && lock(&self.pages).is_unused(file) {
+            return None;
+        }
+        let using = self.begin_use(client, file, what);
+        using.may_go().await;
+        Some(using)
+    }
+
+    /// The same of a change that cannot wait; `None`: it would have to.
+    pub(super) fn change_bytes(self: &Arc<Self>, client: Client, file: FileId) -> Option<Using> {
+        let using = self.begin_use(client, file, Use::Change);
+        matches!(using.asked(), Verdict::Go(_)).then_some(using)
+    }
+
+    fn begin_use(self: &Arc<Self>, client: Client, file: FileId, what: Use) -> Using {
+        let id = lock(&self.pages).begin(client, file, what);
+        Using { coherence: Arc::clone(self), id }
     }
 
     /// Files have been changed by others than clients.
     pub(super) fn noticed(self: &Arc<Self>, files: impl IntoIterator<Item = FileId>) {
-        let breaks = self.leases().noticed(self.now(), files);
+        let (now, files) = (self.now(), files.into_iter().collect::<Vec<_>>());
+        let breaks = self.leases().noticed(now, files.iter().copied());
         self.send(breaks);
+        self.noticed_pages(files);
+    }
+
+    /// The same of their bytes alone.
+    pub(super) fn noticed_pages(self: &Arc<Self>, files: impl IntoIterator<Item = FileId>) {
+        let breaks = lock(&self.pages).noticed(self.now(), files);
+        self.send_pages(breaks);
     }
 
     /// Does what may have to wait for disks.
@@ -313,38 +376,59 @@ impl Coherence {
 
     /// Tells clients to give leases up, each of all of its own in one message, and waits for the answers in tasks.
     fn send(self: &Arc<Self>, breaks: Vec<Break>) {
+        self.send_each(
+            breaks,
+            |broken_leases| Notice { broken_leases, ..Notice::default() },
+            Self::leave_lease,
+        );
+    }
+
+    /// The same of pages.
+    fn send_pages(self: &Arc<Self>, breaks: Vec<Break>) {
+        self.send_each(
+            breaks,
+            |broken_pages| Notice { broken_pages, ..Notice::default() },
+            Self::leave_pages,
+        );
+    }
+
+    fn leave_lease(&self, Break { client, file, serial }: Break) {
+        self.leases().released(client, file, serial);
+    }
+
+    fn leave_pages(&self, Break { client, file, serial }: Break) {
+        lock(&self.pages).released(client, file, serial);
+    }
+
+    fn send_each(
+        self: &Arc<Self>,
+        breaks: Vec<Break>,
+        notice: impl Fn(Vec<Grant>) -> Notice,
+        leave: fn(&Self, Break),
+    ) {
         let mut of_client = BTreeMap::<Client, Vec<Break>>::new();
         for broken in breaks {
             of_client.entry(broken.client).or_default().push(broken);
         }
         for (client, breaks) in of_client {
+            let Some(Joined { session: Some(session), top, .. }) = self.clients().get(&client).cloned()
+            else {
+                continue;
+            };
             for breaks in breaks.chunks(BREAKS_AT_ONCE) {
-                self.send_to(client, breaks.to_vec());
+                let granted =
+                    |broken: &Break| Grant { node: node_number(broken.file, top), serial: broken.serial };
+                let notice = notice(breaks.iter().map(granted).collect());
+                let (coherence, session, breaks) = (Arc::clone(self), session.clone(), breaks.to_vec());
+                self.runtime.spawn(async move {
+                    // If the session is over, it leaves anyway.
+                    if session.request(notice.encode_to_vec().into()).await.is_ok() {
+                        breaks.into_iter().for_each(|broken| leave(&coherence, broken));
+                        coherence.tell_released();
+                    }
+                });
             }
         }
-    }
-
-    fn send_to(self: &Arc<Self>, client: Client, breaks: Vec<Break>) {
-        let Some(Joined { session: Some(session), top, .. }) = self.clients().get(&client).cloned() else {
-            return;
-        };
-        let broken_leases = breaks
-            .iter()
-            .map(|broken| Grant { node: node_number(broken.file, top), serial: broken.serial })
-            .collect();
-        let notice = Notice { broken_leases, ..Notice::default() };
-        let coherence = Arc::clone(self);
-        self.runtime.spawn(async move {
-            // If the session is over, it leaves anyway.
-            if session.request(notice.encode_to_vec().into()).await.is_ok() {
-                let mut leases = coherence.leases();
-                for broken in breaks {
-                    leases.released(client, broken.file, broken.serial);
-                }
-                drop(leases);
-                coherence.tell_released();
-            }
-        });
     }
 
     /// Somebody has wanted a lock that this client has.
@@ -364,7 +448,9 @@ impl Coherence {
     }
 
     fn fence(self: &Arc<Self>) {
-        let late = self.leases().to_fence(self.now());
+        let now = self.now();
+        let mut late = self.leases().to_fence(now);
+        late.extend(lock(&self.pages).to_fence(now));
         for client in late.into_iter().chain(self.silent_in_the_way()) {
             if self.grace.is_stopping() {
                 return;
@@ -414,6 +500,47 @@ impl Change {
 impl Drop for Change {
     fn drop(&mut self) {
         let frees = self.coherence.leases().end_change(self.id);
+        if frees {
+            self.coherence.tell_released();
+        }
+    }
+}
+
+/// Bytes of a file are being used, or are about to be, as long as this lives.
+#[derive(Debug)]
+pub(super) struct Using {
+    coherence: Arc<Coherence>,
+    id: UseId,
+}
+
+impl Using {
+    /// Whether they may be; who is in the way is told.
+    fn asked(&self) -> Verdict {
+        let (verdict, breaks) = lock(&self.coherence.pages).may_go(self.coherence.now(), self.id);
+        if !breaks.is_empty() {
+            self.coherence.send_pages(breaks);
+            self.coherence.tell_released(); // who is told to give back what he waits for more of
+        }
+        verdict
+    }
+
+    /// Waits until they may be.
+    async fn may_go(&self) -> Verdict {
+        let mut released = self.coherence.released.subscribe();
+        loop {
+            released.borrow_and_update();
+            match self.asked() {
+                // The sender lives in `self`.
+                Verdict::Wait => drop(released.changed().await),
+                verdict => return verdict,
+            }
+        }
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        let frees = lock(&self.coherence.pages).end(self.id);
         if frees {
             self.coherence.tell_released();
         }

@@ -32,10 +32,12 @@ use crate::dir::Dir;
 use crate::lease::FileId;
 use crate::limits::SENDINGS_MAX;
 use crate::message::{
-    Ask, Attach, Attached, Caller, Content, Nothing, Notice, Read, Reply, SESSION_OVER, node_number, write_of,
+    Ask, Attach, Attached, Caller, Content, Map, Mapped, Nothing, Notice, Read, Reply, SESSION_OVER,
+    node_number, write_of,
 };
+use crate::pages::Use;
 pub use coherence::Changing;
-use coherence::{Change, Coherence};
+use coherence::{Change, Coherence, Using};
 use grace::{Grace, MountId};
 use nodes::Nodes;
 use open_files::{OpenFiles, Sending};
@@ -135,10 +137,16 @@ impl FilesServer {
         if !ask.as_ref().is_some_and(|ask| may_come_early(ask, may_reclaim)) {
             self.shared.grace.until_over().await;
         }
+        // Pages that kernels keep come back first.
+        let _using = match &ask {
+            Some(ask) => self.use_bytes(ask).await,
+            None => [None, None],
+        };
         match ask {
             Some(Ask::Attach(attach)) => Reply::new(Ok(self.attach(session, attach).await), Vec::new()),
             Some(Ask::Read(read)) => Reply::new(self.read(&session, read).await, Vec::new()),
             Some(Ask::Renew(_)) => Reply::new(self.renew(), Vec::new()),
+            Some(Ask::Map(map)) => self.map(map).await.unwrap_or_else(Reply::failed),
             Some(ask) => self.operate(ask).await.unwrap_or_else(Reply::failed),
             // Of a later version, or broken.
             None => Reply::failed(Errno::NOSYS),
@@ -211,6 +219,32 @@ impl FilesServer {
                 }
             }
         }
+    }
+
+    /// Of an operation that shows, or changes, bytes of files.
+    async fn use_bytes(&self, ask: &Ask) -> [Option<Using>; 2] {
+        let Ok(attachment) = self.attachment() else { return [None, None] };
+        let mounted = &attachment.mounted;
+        let [looks, changes] = mounted.used_bytes(ask);
+        let begin = async |file: Option<FileId>, what| match file {
+            Some(file) => mounted.coherence.use_bytes(mounted.client, file, what).await,
+            None => None,
+        };
+        [begin(looks, Use::Look).await, begin(changes, Use::Change).await]
+    }
+
+    async fn map(&self, map: Map) -> Result<Reply, Errno> {
+        let attachment = self.attachment()?;
+        let mounted = &attachment.mounted;
+        let file = mounted.nodes.file(map.node)?;
+        let watching = Arc::clone(mounted);
+        let grants = attachment.workers.run(move || {
+            let mut grants = Vec::new();
+            watching.grant_node(map.node, &mut grants).map(|()| grants)
+        });
+        let grants = grants.await?;
+        let serial = mounted.coherence.map(mounted.client, file, map.alone).await;
+        Ok(Reply::new(Ok(Mapped { serial }), grants))
     }
 
     fn renew(&self) -> Result<Nothing, Errno> {
@@ -396,7 +430,7 @@ fn carry_out(mounted: &Mounted, ask: &Ask, change: Option<Arc<Change>>) -> Step 
     let some = &mut grants;
     let reply = match ask {
         // Elsewhere: they need more than the files.
-        Ask::Attach(_) | Ask::Read(_) | Ask::Renew(_) => Reply::failed(Errno::NOSYS),
+        Ask::Attach(_) | Ask::Read(_) | Ask::Renew(_) | Ask::Map(_) => Reply::failed(Errno::NOSYS),
         Ask::Create(ask) => match mounted.create(ask, some) {
             Ok((created, change)) => return Step::DoneWhen(Reply::new(Ok(created), grants), change),
             Err(errno) => Reply::failed(errno),
@@ -461,6 +495,12 @@ impl Pieces for FilesServer {
         let Ok(attachment) = self.attachment() else { return Stored::Unwanted };
         let mounted = &attachment.mounted;
         let (Some(_open), Ok(file)) = (mounted.gate.enter(), mounted.files.get(file)) else {
+            return Stored::Unwanted;
+        };
+        let Ok(id) = mounted.nodes.file(file.node) else { return Stored::Unwanted };
+        let Some(_using) = mounted.coherence.change_bytes(mounted.client, id) else {
+            // This thread cannot wait: the writer asks another way.
+            file.refuse(write, Errno::AGAIN);
             return Stored::Unwanted;
         };
         match file.store_piece(write, offset, data) {

@@ -82,6 +82,15 @@ impl OpenFile {
         result.is_ok().then_some(false)
     }
 
+    /// Nothing more of a write is taken; see [`settle`](Self::settle).
+    pub(super) fn refuse(&self, write: u32, why: Errno) {
+        let mut writes = self.lock();
+        let is_known = writes.under_way.contains_key(&write);
+        if write >= writes.floor && (is_known || writes.under_way.len() < WRITES_OPEN_MAX) {
+            writes.under_way.entry(write).or_default().failure.get_or_insert(why);
+        }
+    }
+
     fn claim(&self, write: u32, start: u64, end: u64) -> Claim {
         let mut writes = self.lock();
         if !self.takes_pieces {

@@ -169,7 +169,7 @@ impl Mounted {
         self.attr(&*self.nodes.fd(node)?)
     }
 
-    fn grant_node(&self, node: u64, grants: &mut Vec<Grant>) -> Result<(), Errno> {
+    pub(super) fn grant_node(&self, node: u64, grants: &mut Vec<Grant>) -> Result<(), Errno> {
         let file = self.nodes.file(node)?;
         // The directory may be gone: then the file has no name there.
         let in_dir = self.nodes.place(node).is_some_and(|(parent, name)| {
@@ -328,6 +328,9 @@ impl Mounted {
             return Err(Errno::EXIST); // a pipe or device that was there
         }
         let attr = self.named(&dir, ask.parent, self.watched_dir(ask.parent)?, &name, grants)?;
+        if flags.contains(OFlags::TRUNC) {
+            self.coherence.noticed_pages([file_id(&opened)]); // it may have been there
+        }
         // Somebody may have found it already.
         let change = Arc::new(self.coherence.change(self.client, [file_id(&opened)]));
         self.add_file(ask.file, fd, attr.node, flags, Some(Arc::clone(&change)))?;
@@ -675,6 +678,25 @@ impl Mounted {
             _ => return Vec::new(),
         };
         found.into_iter().collect() // what is wrong shows when it is carried out
+    }
+
+    /// The file whose bytes an operation shows, and the one whose bytes it changes.
+    pub(super) fn used_bytes(&self, ask: &Ask) -> [Option<FileId>; 2] {
+        let of_open = |file: u64| self.nodes.file(self.files.get(file).ok()?.node).ok();
+        match ask {
+            Ask::Read(ask) => [of_open(ask.file), None],
+            Ask::Seek(ask) => [of_open(ask.file), None],
+            Ask::CopyRange(ask) => [of_open(ask.from_file), of_open(ask.to_file)],
+            Ask::Write(ask) => [None, of_open(ask.file)],
+            Ask::Allocate(ask) => [None, of_open(ask.file)],
+            Ask::SetAttr(ask) if ask.size.is_some() => [None, self.nodes.file(ask.node).ok()],
+            Ask::Open(ask) if OFlags::from_bits_retain(ask.flags).contains(OFlags::TRUNC) => {
+                [None, self.nodes.file(ask.node).ok()]
+            }
+            // Small ones are shown.
+            Ask::Open(ask) if !ask.reclaims => [self.nodes.file(ask.node).ok(), None],
+            _ => [None, None],
+        }
     }
 
     fn touch_name(&self, parent: u64, raw: &Bytes, touched: &mut Touched) -> Result<(), Errno> {
