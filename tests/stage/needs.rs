@@ -33,6 +33,7 @@ pub(crate) enum Need {
     Ss,
     Sqlite,
     Sshd,
+    Strace,
     /// Extended attributes of users on the scratch disk.
     UserXattrs,
 }
@@ -78,6 +79,7 @@ impl Need {
             Self::Sqlite => (!has("sqlite3")).then_some(("sqlite3", "install with apt-get install sqlite3")),
             Self::Sshd => (!(Path::new(super::SSHD).exists() && has("ssh") && has("ssh-keygen")))
                 .then_some(("sshd and ssh", "install with apt-get install openssh-server")),
+            Self::Strace => (!has("strace")).then_some(("strace", "install with apt-get install strace")),
             Self::UserXattrs => (!scratch_takes_xattrs()).then_some((
                 "setfattr, getfattr and a disk with user xattrs",
                 "install with apt-get install attr",

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -141,6 +142,33 @@ fn a_full_disk_is_told_to_whoever_syncs_or_closes() {
     fs::remove_file(mounted.path("closed")).unwrap();
     fs::write(mounted.path("fits"), [2; 1 << 20]).unwrap();
     assert_eq!(fs::read(far.join("fits")).unwrap(), [2; 1 << 20]);
+}
+
+/// The server's kernel says that the quota is reached; said by strace(1), since not every kernel has quotas.
+#[test]
+fn a_quota_that_is_reached_is_told_to_whoever_syncs_or_closes() {
+    require!(Need::Emulator, Need::Root, Need::Fuse, Need::Strace);
+    let stage = Stage::shared("--rtt 20ms --rate 1Gbit");
+    let server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-o", "/dev/null", "-e", "inject=pwrite64:error=EDQUOT", "-p"]);
+    let mut strace = stage.start(strace.arg(server.pid().to_string()));
+    strace.wait_to_say("attached");
+    let told = Some(Errno::EDQUOT as i32);
+    // In messages, and over the lanes.
+    for (name, bytes) in [("small", PART), ("large", 4 << 20)] {
+        let file = File::create(mounted.path(name)).unwrap();
+        let written = file.write_all_at(&vec![1; bytes], 0).and_then(|()| file.sync_all());
+        assert_eq!(written.unwrap_err().raw_os_error(), told, "{name}");
+        let file = File::create(mounted.path("closed")).unwrap();
+        let written = file.write_all_at(&vec![1; bytes], 0);
+        let closed = written.and_then(|()| Ok(close(file.into_raw_fd())?));
+        assert_eq!(closed.unwrap_err().raw_os_error(), told, "{name}");
+    }
+    drop(strace.stop());
+    fs::write(mounted.path("fits"), [2; PART]).unwrap();
+    assert_eq!(fs::read(stage.path("far/fits")).unwrap(), [2; PART]);
 }
 
 #[test]
