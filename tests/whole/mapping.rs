@@ -4,11 +4,12 @@
 use std::ffi::c_void;
 use std::fs::{self, File};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use nix::sys::mman::{MapFlags, MsFlags, ProtFlags, mmap, msync, munmap};
 
 use crate::mounting::Mounted;
@@ -147,6 +148,35 @@ fn another_mount_reads_what_was_written_to_mapped_memory() {
     drop((memory, reads, writes));
     one.stop_having_known(0);
     other.stop_having_known(0);
+}
+
+#[test]
+fn mapped_memory_shows_what_is_written_beside_it() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms --rate 1Gbit");
+    let _server = stage.serve();
+    fs::write(stage.path("far/f"), vec![0; BYTES]).unwrap();
+    let mounted = Mounted::new(&stage, "one", &[]);
+    // Each write goes to the server.
+    let mut options = File::options();
+    let file = options.write(true).custom_flags(OFlag::O_DSYNC.bits()).open(mounted.path("f")).unwrap();
+    let seen = Mapping::new(&open(&mounted, false), BYTES, false);
+    let newest = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        // Somebody who loads all the while has pages filled while bytes are written.
+        scope.spawn(|| {
+            while newest.load(Ordering::SeqCst) < 500 {
+                let (least, value) = (newest.load(Ordering::SeqCst), seen.get(3));
+                assert!(value >= least, "{value} after {least}");
+            }
+        });
+        for value in 1..=500 {
+            set_word_at(&file, 3, value);
+            newest.store(value, Ordering::SeqCst);
+        }
+    });
+    drop((seen, file));
+    mounted.stop_having_known(0);
 }
 
 /// Leases last 20 s at the most: then their pages are gone, though nobody could be told to give them back.

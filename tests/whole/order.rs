@@ -61,8 +61,10 @@ fn is_linearizable(ops: &[Op]) -> Result<(), String> {
     forward.sort_unstable();
     for pair in forward.windows(2) {
         if pair[1].0 < pair[0].1 {
+            let mut ops = [&of_value[&pair[0].2][..], &of_value[&pair[1].2]].concat();
+            ops.sort_unstable_by_key(|op| op.begin);
             return Err(format!(
-                "{} and {} were both there before and after each other",
+                "{} and {} were both there before and after each other: {ops:#?}",
                 pair[0].2, pair[1].2
             ));
         }

@@ -7,6 +7,7 @@
 //! | [`client`] | and at a client | |
 //! | [`name`] | names and relative paths that cannot leave a directory | pure |
 //! | [`dir`] | directories held by descriptor; every operation is confined to them | |
+//! | [`direct`] | writing past the page cache | |
 //! | [`attr`] | what a file is, besides its bytes | |
 //! | [`access`], [`export`] | the directories a server shows, by name | |
 //! | [`rights`] | acting as a user | |
@@ -20,6 +21,7 @@ pub mod access;
 pub mod attr;
 pub mod client;
 pub mod dir;
+pub mod direct;
 pub mod export;
 #[doc(hidden)]
 pub mod fuzzing;

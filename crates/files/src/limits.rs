@@ -30,6 +30,10 @@ pub const INLINE_BYTES_MAX: usize = 60 << 10;
 /// Bytes of names and attributes in one part of a listing; the last entry may go beyond it, by a name's length.
 pub const LISTING_BYTES: usize = 60 << 10;
 
+/// Pieces of fewer bytes are written by way of the page cache: what a disk takes 0.1 ms for each time is worth it from some
+/// 100 KiB on.
+pub const DIRECT_BYTES_MIN: usize = 128 << 10;
+
 /// Bytes of one read that travel over the lanes: as much as the client asks for at a time.
 pub const READ_BYTES_MAX: u32 = 16 << 20;
 

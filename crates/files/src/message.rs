@@ -780,6 +780,9 @@ pub(crate) struct Write {
     /// Who does it is not privileged: set-user-id and set-group-id go away.
     #[prost(bool, tag = "4")]
     pub(crate) drops_set_id: bool,
+    /// Nobody waits for it: pages that are written back, or what was written before.
+    #[prost(bool, tag = "5")]
+    pub(crate) later: bool,
 }
 
 /// Bytes, or a place in a file.

@@ -5,12 +5,17 @@
 //! for writing, and a mapping lasts. So pages have leases of their own, which a change breaks each time it is made:
 //!
 //! ```text
-//!                 | others may have             | waits for changes of others
-//! look            | shared leases               | no
-//! change          | none                        | no
-//! map             | shared leases               | those being made, and those that came first
-//! map alone       | none                        | the same
+//!                 | others may have    | the client itself | waits for changes
+//! look            | shared leases      | any               | no
+//! write           | none               | none              | no
+//! change          | none               | any               | no
+//! map             | shared leases      | any               | that are being made, and those that came first: of others, and writes
+//! map alone       | none               | any               | the same
 //! ```
+//!
+//! A *write* takes its own client's pages back as well: its kernel could fill some after it has sent the write, and show what was before when
+//! others have seen the write already. A *change* does not: pages that are written back, and what the kernel itself keeps in order
+//! with its pages (truncation, and what a client tells later).
 //!
 //! *Alone* is who may write to what he has mapped: nobody is told of each store to memory. Whoever else looks at the file,
 //! or changes it, has him give his pages back first, and with them what he has written.
@@ -28,7 +33,9 @@ use crate::limits::{FENCE_AFTER, OVERDUE_AFTER, TELLING_MAX};
 pub enum Use {
     /// See the bytes, once.
     Look,
-    /// Change them.
+    /// Change them, by write(2).
+    Write,
+    /// Change them otherwise.
     Change,
     /// Keep pages.
     Map,
@@ -125,11 +132,12 @@ impl Pages {
         if maps && entry.held.get(&client).is_some_and(|held| held.broken_at.is_some()) {
             return (Verdict::Returning, Vec::new());
         }
-        let alone = matches!(what, Use::Change | Use::MapAlone);
+        let alone = matches!(what, Use::Write | Use::Change | Use::MapAlone);
         let mut is_free = true;
         let mut breaks = Vec::new();
         for (&holder, held) in &mut entry.held {
-            if holder == client || !(alone || held.is_alone) {
+            let is_own = holder == client && what != Use::Write;
+            if is_own || !(alone || held.is_alone) {
                 continue;
             }
             is_free = false;
@@ -140,13 +148,17 @@ impl Pages {
             }
         }
         let in_the_way = |(&other, wish): (&UseId, &Wish)| {
-            let first = wish.is_begun || other < id;
-            wish.client != client && wish.what == Use::Change && first
+            let counts = match wish.what {
+                Use::Write => true,
+                Use::Change => wish.client != client,
+                Use::Look | Use::Map | Use::MapAlone => false,
+            };
+            counts && (wish.is_begun || other < id)
         };
         if !is_free || (maps && entry.wishes.iter().any(in_the_way)) {
             return (Verdict::Wait, breaks);
         }
-        if what == Use::Change
+        if matches!(what, Use::Write | Use::Change)
             && let Some(wish) = entry.wishes.get_mut(&id)
         {
             wish.is_begun = true;

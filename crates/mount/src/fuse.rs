@@ -532,7 +532,8 @@ impl Filesystem for Fuse {
         let drops_set_id = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         // What is mapped into memory is written back with whatever flags: nobody waits for that.
         let is_mapped = how.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let how = HowWritten { drops_set_id, flags: if is_mapped { 0 } else { flags.0 as u32 } };
+        let flags = if is_mapped { 0 } else { flags.0 as u32 };
+        let how = HowWritten { drops_set_id, flags, later: is_mapped };
         if self.shared.remote.write_at_once(file.0, offset, data, how) {
             self.count();
             return reply.written(length);

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use longhaul_files::direct::DirectWrites;
 use longhaul_files::{Dir, Name};
 use longhaul_transport::{Session, Stored};
 use tokio::sync::{Notify, oneshot, watch};
@@ -42,7 +43,7 @@ use crate::walk::cannot;
 use longhaul_files::RangeSet;
 use planner::Planner;
 use tree::{Settings, TargetDir};
-use write::{DirectWrites, start_write_back};
+use write::{direct_writes, start_write_back};
 
 /// A small file that is wanted.
 struct SmallFile {
@@ -218,7 +219,7 @@ impl Target {
         let (planner, tasks) = channel();
         let (finishers, chores) = sync_channel(FINISHING_MAX);
         let target = Arc::new(Self {
-            direct: DirectWrites::new(options.writing(), &destination.base),
+            direct: direct_writes(options.writing(), &destination.base),
             settings: Arc::new(Settings::new(options, problems)),
             base: destination.base.clone(),
             progress,
@@ -508,7 +509,7 @@ impl Target {
             let mut state = lock(&file.state);
             state.writers -= 1;
             if state.stage == Stage::Arriving {
-                written?;
+                written.map_err(io::Error::from)?;
                 if let Some(open) = &mut state.open {
                     open.partial.note(record)?;
                 }

@@ -80,6 +80,8 @@ pub struct HowWritten {
     pub drops_set_id: bool,
     /// Open flags of this write alone (pwritev2(2), fcntl(2)).
     pub flags: u32,
+    /// The kernel writes pages back, or the program that has written has gone on already.
+    pub later: bool,
 }
 
 impl OpenFile {
@@ -402,6 +404,9 @@ impl Remote {
         let room = Arc::clone(&self.inner.client.behind.room);
         let Ok(room) = room.try_acquire_many_owned(room_of(data)) else { return false };
         let Ok(file) = self.open_file(file) else { return false };
+        if !how.later && self.keeps_pages(file.node) {
+            return false;
+        }
         let is_well = lock(&file.failure).is_none() && file.is_patient(how);
         is_well && self.write_behind(&file, offset, data, room) == Taken::Yes
     }
@@ -415,7 +420,9 @@ impl Remote {
         let file = self.open_file(file)?;
         file.check()?;
         let fits = room_of(&data) as usize <= self.inner.client.behind.bytes_max;
-        while fits && file.is_patient(how) && file.exclusive.load(Ordering::SeqCst) != 0 {
+        // Others see it as soon as the pages here have been dropped.
+        let may_wait = how.later || !self.keeps_pages(file.node);
+        while fits && may_wait && file.is_patient(how) && file.exclusive.load(Ordering::SeqCst) != 0 {
             let Ok(room) = self.room(room_of(&data)).await else { break };
             match self.write_behind(&file, offset, &data, room) {
                 Taken::Yes => return Ok(()),
@@ -431,7 +438,7 @@ impl Remote {
         let change = [OwnChange::of_bytes(file.node, bytes.0, bytes.1)];
         let changing = Changing::begin(&self.inner.client, &change);
         let under_way = self.in_time(self.begin_write()).await?.ok_or(Errno::IO)?;
-        let mut written = self.write_far(&file, far, offset, data, how.drops_set_id).await;
+        let mut written = self.write_far(&file, far, offset, data, how).await;
         drop((changing, under_way));
         let synced = OFlags::SYNC | OFlags::DSYNC;
         if written.is_ok()
@@ -512,7 +519,7 @@ impl Remote {
             let sent = async {
                 let _turn = client.behind.turns.acquire().await;
                 let far = remote.far(&file).await?;
-                remote.write_far(&file, far, offset, data.clone(), false).await
+                remote.write_far(&file, far, offset, data.clone(), LATER).await
             };
             let mut forfeited = remote.inner.forfeited.subscribe();
             let sent = tokio::select! {
@@ -623,10 +630,10 @@ impl Remote {
         far: u64,
         offset: u64,
         data: Bytes,
-        drops_set_id: bool,
+        how: HowWritten,
     ) -> Result<(), Errno> {
         let bytes = data.len() as u64;
-        self.write_at_server(file, far, offset, data, drops_set_id).await?;
+        self.write_at_server(file, far, offset, data, how).await?;
         if !file.flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
             self.stored(file.node);
         }
@@ -641,11 +648,13 @@ impl Remote {
         far: u64,
         offset: u64,
         data: Bytes,
-        drops_set_id: bool,
+        how: HowWritten,
     ) -> Result<(), Errno> {
+        let HowWritten { drops_set_id, later, .. } = how;
         let appends = file.flags.contains(OFlags::APPEND);
         if data.len() <= INLINE_BYTES_MAX {
-            return self.vital_call(Write { file: far, offset, data, drops_set_id }).await.outcome.map(drop);
+            let write = Write { file: far, offset, data, drops_set_id, later };
+            return self.vital_call(write).await.outcome.map(drop);
         }
         let (first, many_wait, lags) = {
             let table = lock(&file.writes);
@@ -657,10 +666,10 @@ impl Remote {
         if lags && !many_wait {
             self.settle_below(file, far, first).await?;
         }
-        if appends || drops_set_id || many_wait {
-            return self.write_in_parts(far, offset, &data, drops_set_id).await;
+        if appends || drops_set_id || many_wait || (!later && self.keeps_pages(file.node)) {
+            return self.write_in_parts(far, offset, &data, how).await;
         }
-        self.write_over_lanes(file, far, offset, data).await
+        self.write_over_lanes(file, far, offset, data, how).await
     }
 
     /// One part after the other, in order; where files are appended to, the server chooses the place.
@@ -669,13 +678,13 @@ impl Remote {
         far: u64,
         offset: u64,
         data: &Bytes,
-        drops_set_id: bool,
+        HowWritten { drops_set_id, later, .. }: HowWritten,
     ) -> Result<(), Errno> {
         let mut at = 0;
         while at < data.len() {
             let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
             let (offset, length) = (offset + at as u64, part.len());
-            self.vital_call(Write { file: far, offset, data: part, drops_set_id }).await.outcome?;
+            self.vital_call(Write { file: far, offset, data: part, drops_set_id, later }).await.outcome?;
             at += length;
         }
         Ok(())
@@ -695,6 +704,7 @@ impl Remote {
         far: u64,
         offset: u64,
         data: Bytes,
+        how: HowWritten,
     ) -> Result<(), Errno> {
         loop {
             let (session, number) = self.in_time(self.session(0)).await?.ok_or(Errno::IO)?;
@@ -728,7 +738,7 @@ impl Remote {
                     let settled = self.vital_call(Settle { file: far, below: 0, write }).await.outcome;
                     return match settled {
                         // Somebody has pages of it in memory, and is to give them back first.
-                        Err(Errno::AGAIN) => self.write_in_parts(far, offset, &data, false).await,
+                        Err(Errno::AGAIN) => self.write_in_parts(far, offset, &data, how).await,
                         settled => settled.and(Err(Errno::IO)),
                     };
                 }
@@ -842,6 +852,9 @@ fn room_of(data: &[u8]) -> u32 {
 }
 
 const ROOM_LEAST: usize = 4096;
+
+/// Of what was taken from its writer before.
+const LATER: HowWritten = HowWritten { drops_set_id: false, flags: 0, later: true };
 
 /// Set-user-id and set-group-id, in a mode.
 const SET_ID: u32 = 0o6000;

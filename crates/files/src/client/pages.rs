@@ -50,6 +50,8 @@ struct Kept {
     lease: Option<(u64, bool)>,
     /// The highest number that was broken.
     broken: u64,
+    /// How many are being filled.
+    filling: u32,
     /// How often pages are being given back just now, and how often they have been.
     returning: u32,
     returned: u64,
@@ -74,6 +76,19 @@ impl Table {
         let kept = self.nodes.entry(node).or_default();
         let lease = kept.lease.filter(|(_, is_alone)| *is_alone || !alone).map(|(serial, _)| serial);
         Seen { lease, returned: kept.returned, sessions }
+    }
+
+    /// Whether the kernel may have pages.
+    fn keeps(&self, node: u64) -> bool {
+        self.nodes
+            .get(&node)
+            .is_some_and(|kept| kept.lease.is_some() || kept.returning > 0 || kept.filling > 0)
+    }
+
+    /// Pages are filled from now on, or have been.
+    fn fills(&mut self, node: u64, by: i32) {
+        let kept = self.nodes.entry(node).or_default();
+        kept.filling = kept.filling.saturating_add_signed(by);
     }
 
     /// The server has granted a lease to who has asked after seeing that.
@@ -165,6 +180,19 @@ impl Remote {
             Ok(file) => file.node,
             Err(errno) => return fill(Err(errno)),
         };
+        lock(&self.inner.client.pages.table).fills(node, 1);
+        self.fill_pages(file, node, offset, length, fill).await;
+        lock(&self.inner.client.pages.table).fills(node, -1);
+    }
+
+    async fn fill_pages(
+        &self,
+        file: u64,
+        node: u64,
+        offset: u64,
+        length: u32,
+        fill: impl FnOnce(Result<Bytes, Errno>),
+    ) {
         let client = &self.inner.client;
         loop {
             let alone = self.may_be_written_to(node);
@@ -203,6 +231,11 @@ impl Remote {
     fn may_be_written_to(&self, node: u64) -> bool {
         let may = |flags: OFlags| flags & OFlags::RWMODE == OFlags::RDWR;
         lock(&self.inner.files).values().any(|file| file.node == node && may(file.flags))
+    }
+
+    /// Whether this host's kernel may have pages of a file.
+    pub(super) fn keeps_pages(&self, node: u64) -> bool {
+        lock(&self.inner.client.pages.table).keeps(node)
     }
 
     /// Gives pages back.
@@ -263,7 +296,7 @@ impl Remote {
     /// Nobody here uses a node any more.
     pub(super) fn forget_pages(&self, node: u64) {
         let mut table = lock(&self.inner.client.pages.table);
-        if table.nodes.get(&node).is_some_and(|kept| kept.returning == 0) {
+        if table.nodes.get(&node).is_some_and(|kept| kept.returning == 0 && kept.filling == 0) {
             table.nodes.remove(&node);
         }
     }

@@ -50,6 +50,21 @@ fn many_may_read_what_nobody_changes() {
 }
 
 #[test]
+fn a_write_takes_back_its_own_client_s_pages_too() {
+    let mut pages = joined();
+    let serial = map(&mut pages, 1, Use::Map);
+    let write = pages.begin(1, F, Use::Write);
+    assert_eq!(pages.may_go(0, write), (Verdict::Wait, vec![Break { client: 1, file: F, serial }]));
+    // What comes back is written.
+    assert_eq!(verdict(&mut pages, 1, Use::Change).0, Verdict::Go(0));
+    pages.released(1, F, serial);
+    assert_eq!(pages.may_go(0, write).0, Verdict::Go(0));
+    assert_eq!(verdict(&mut pages, 1, Use::Map).0, Verdict::Wait);
+    pages.end(write);
+    map(&mut pages, 1, Use::Map);
+}
+
+#[test]
 fn one_alone_may_write_to_memory() {
     let mut pages = joined();
     let one = map(&mut pages, 1, Use::Map);

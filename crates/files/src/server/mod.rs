@@ -29,6 +29,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::dir::Dir;
+use crate::direct::DirectWrites;
 use crate::lease::FileId;
 use crate::limits::SENDINGS_MAX;
 use crate::message::{
@@ -225,12 +226,12 @@ impl FilesServer {
     async fn use_bytes(&self, ask: &Ask) -> [Option<Using>; 2] {
         let Ok(attachment) = self.attachment() else { return [None, None] };
         let mounted = &attachment.mounted;
-        let [looks, changes] = mounted.used_bytes(ask);
-        let begin = async |file: Option<FileId>, what| match file {
-            Some(file) => mounted.coherence.use_bytes(mounted.client, file, what).await,
+        let begin = async |used: Option<(FileId, Use)>| match used {
+            Some((file, what)) => mounted.coherence.use_bytes(mounted.client, file, what).await,
             None => None,
         };
-        [begin(looks, Use::Look).await, begin(changes, Use::Change).await]
+        let [one, other] = mounted.used_bytes(ask);
+        [begin(one).await, begin(other).await]
     }
 
     async fn map(&self, map: Map) -> Result<Reply, Errno> {
@@ -325,6 +326,7 @@ impl Mounted {
             may_reclaim,
             nodes,
             files: OpenFiles::default(),
+            direct: DirectWrites::below(top),
             read_only,
             user: Caller { uid: uid.as_raw(), gid: gid.as_raw() },
             acts_for_all: uid.is_root(),
@@ -503,7 +505,7 @@ impl Pieces for FilesServer {
             file.refuse(write, Errno::AGAIN);
             return Stored::Unwanted;
         };
-        match file.store_piece(write, offset, data) {
+        match file.store_piece(write, offset, data, &mounted.direct) {
             None => return Stored::Unwanted,
             Some(true) => {}
             Some(false) => mounted.coherence.progress(mounted.client),

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::coherence::Change;
-use crate::limits::{FILES_OPEN_MAX, WRITE_RANGES_MAX, WRITES_OPEN_MAX};
+use super::operations::path_of;
+use crate::direct::DirectWrites;
+use crate::limits::{DIRECT_BYTES_MIN, FILES_OPEN_MAX, WRITE_RANGES_MAX, WRITES_OPEN_MAX};
 use crate::ranges::RangeSet;
 
 /// An open file.
@@ -23,6 +26,8 @@ pub(super) struct OpenFile {
     _change: Option<Arc<Change>>,
     writes: Mutex<Writes>,
     written: Condvar,
+    /// The same file, to write past the page cache; `None` where that cannot be.
+    direct: OnceLock<Option<OwnedFd>>,
 }
 
 /// What has come of writes that travel in pieces. A piece may come twice, the second time long after its write is
@@ -52,23 +57,43 @@ enum Claim {
 
 impl OpenFile {
     pub(super) fn new(fd: OwnedFd, node: u64, takes_pieces: bool, change: Option<Arc<Change>>) -> Self {
-        Self { fd, node, takes_pieces, _change: change, writes: Mutex::default(), written: Condvar::new() }
+        let (writes, written, direct) = (Mutex::default(), Condvar::new(), OnceLock::new());
+        Self { fd, node, takes_pieces, _change: change, writes, written, direct }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writes> {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The file, opened so that writes go past the page cache.
+    fn direct(&self) -> Option<&OwnedFd> {
+        let open = || {
+            let synced = rustix::fs::fcntl_getfl(&self.fd).ok()? & (OFlags::SYNC | OFlags::DSYNC);
+            let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY | synced;
+            // Its user may not be allowed to do that again: then the page cache it is.
+            rustix::fs::openat(CWD, path_of(&self.fd), flags, Mode::empty()).ok()
+        };
+        self.direct.get_or_init(open).as_ref()
+    }
+
     /// Stores a piece of write number `write`; `Some(true)`: it has been stored before. `None`: it, and the rest of that
     /// write, is not wanted.
-    pub(super) fn store_piece(&self, write: u32, offset: u64, data: &[u8]) -> Option<bool> {
+    pub(super) fn store_piece(
+        &self,
+        write: u32,
+        offset: u64,
+        data: &[u8],
+        how: &DirectWrites,
+    ) -> Option<bool> {
         let end = offset.saturating_add(data.len() as u64);
         match self.claim(write, offset, end) {
             Claim::Known => return Some(true),
             Claim::Refused => return None,
             Claim::Store => {}
         }
-        let result = write_all_at(&self.fd, data, offset);
+        let pays = data.len() >= DIRECT_BYTES_MIN && how.are_best();
+        let direct = if pays { self.direct() } else { None };
+        let result = how.write_at(&self.fd, direct, offset, data);
         let mut writes = self.lock();
         if let Some(arriving) = writes.under_way.get_mut(&write) {
             arriving.claimed.remove(offset, end);
@@ -131,22 +156,6 @@ impl OpenFile {
         self.written.notify_all();
         failure.map_or(Ok(()), Err)
     }
-}
-
-/// As pwrite(2), all of it.
-pub(super) fn write_all_at(fd: &OwnedFd, mut data: &[u8], mut offset: u64) -> Result<(), Errno> {
-    while !data.is_empty() {
-        match rustix::io::pwrite(fd, data, offset) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(written) => {
-                data = &data[written..];
-                offset += written as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// A part of a file on its way to the client over the lanes.
@@ -235,6 +244,10 @@ mod tests {
         (OpenFile::new(fd, 7, takes_pieces, None), file)
     }
 
+    fn buffered() -> DirectWrites {
+        DirectWrites::fixed(false)
+    }
+
     fn bytes(file: &std::fs::File) -> Vec<u8> {
         let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
         file.read_exact_at(&mut bytes, 0).unwrap();
@@ -244,24 +257,43 @@ mod tests {
     #[test]
     fn a_piece_that_comes_again_does_not_undo_a_later_write() {
         let (open, file) = open_file(true);
-        assert!(open.store_piece(0, 0, b"old").is_some());
-        assert!(open.store_piece(1, 0, b"new").is_some());
-        assert!(open.store_piece(0, 0, b"old").is_some(), "it has been stored: the sender is told so");
+        assert!(open.store_piece(0, 0, b"old", &buffered()).is_some());
+        assert!(open.store_piece(1, 0, b"new", &buffered()).is_some());
+        assert!(
+            open.store_piece(0, 0, b"old", &buffered()).is_some(),
+            "it has been stored: the sender is told so"
+        );
         assert_eq!(bytes(&file), b"new");
         // Another part of it is still due.
-        assert!(open.store_piece(0, 3, b"er").is_some());
+        assert!(open.store_piece(0, 3, b"er", &buffered()).is_some());
         assert_eq!(bytes(&file), b"newer");
         open.settle(2, None).unwrap();
-        assert!(open.store_piece(1, 0, b"xxx").is_some());
+        assert!(open.store_piece(1, 0, b"xxx", &buffered()).is_some());
         assert_eq!(bytes(&file), b"newer", "what the client knows to be over is not applied");
+    }
+
+    /// Where the file system of the tests' scratch files can do that, past the page cache; else they come by the other way.
+    #[test]
+    fn pieces_past_the_page_cache_are_the_same_bytes() {
+        let (open, file) = open_file(true);
+        let direct = DirectWrites::fixed(true);
+        let whole: Vec<u8> = (0..3 * DIRECT_BYTES_MIN + 1000).map(|at| (at % 251) as u8).collect();
+        let cuts = [0, DIRECT_BYTES_MIN, 2 * DIRECT_BYTES_MIN + 7, whole.len()];
+        // The page cache has something of it, too.
+        assert_eq!(open.store_piece(0, 0, &vec![1; 3 * DIRECT_BYTES_MIN], &buffered()), Some(false));
+        for (number, cut) in cuts.windows(2).enumerate().rev() {
+            let stored = open.store_piece(number as u32 + 1, cut[0] as u64, &whole[cut[0]..cut[1]], &direct);
+            assert_eq!(stored, Some(false));
+        }
+        assert_eq!(bytes(&file), whole);
     }
 
     #[test]
     fn a_write_that_fails_says_why() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let open = OpenFile::new(full.into(), 7, true, None);
-        assert_eq!(open.store_piece(3, 0, b"x"), None);
-        assert_eq!(open.store_piece(3, 5, b"x"), None, "the rest is not wanted");
+        assert_eq!(open.store_piece(3, 0, b"x", &buffered()), None);
+        assert_eq!(open.store_piece(3, 5, b"x", &buffered()), None, "the rest is not wanted");
         assert_eq!(open.settle(0, Some(3)), Err(Errno::NOSPC));
         assert_eq!(open.settle(4, Some(3)), Err(Errno::NOSPC));
         assert_eq!(open.settle(4, Some(3)), Ok(()));
@@ -270,18 +302,18 @@ mod tests {
     #[test]
     fn pieces_go_only_where_places_are_the_client_s() {
         let (open, _) = open_file(false);
-        assert_eq!(open.store_piece(0, 0, b"x"), None);
+        assert_eq!(open.store_piece(0, 0, b"x", &buffered()), None);
     }
 
     #[test]
     fn writes_under_way_are_bounded() {
         let (open, _) = open_file(true);
         for write in 0..WRITES_OPEN_MAX as u32 {
-            assert!(open.store_piece(write, 0, b"x").is_some());
+            assert!(open.store_piece(write, 0, b"x", &buffered()).is_some());
         }
-        assert_eq!(open.store_piece(u32::MAX, 0, b"x"), None);
+        assert_eq!(open.store_piece(u32::MAX, 0, b"x", &buffered()), None);
         open.settle(1, None).unwrap();
-        assert!(open.store_piece(u32::MAX, 0, b"x").is_some());
+        assert!(open.store_piece(u32::MAX, 0, b"x", &buffered()).is_some());
     }
 
     #[test]
@@ -292,7 +324,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for write in 0..20 {
-                        assert!(open.store_piece(write, 0, &data).is_some());
+                        assert!(open.store_piece(write, 0, &data, &buffered()).is_some());
                         // Over for whoever has been told that it is stored: then this is the newest.
                         file.write_all_at(&[2], write.into()).unwrap();
                     }

@@ -20,7 +20,8 @@ use super::caller::as_caller;
 use super::coherence::{Change, Coherence, Gate};
 use super::grace::{Grace, MountId};
 use super::nodes::{Nodes, file_id, stat, stat_at};
-use super::open_files::{OpenFile, OpenFiles, Sending, write_all_at};
+use super::open_files::{OpenFile, OpenFiles, Sending};
+use crate::direct::{DirectWrites, write_all_at};
 use crate::lease::{Client, FileId};
 use crate::limits::{
     INLINE_BYTES_MAX, LISTING_BYTES, NAME_LOCKS, READ_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
@@ -32,6 +33,7 @@ use crate::message::{
     Rename, SESSION_OVER, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Write,
 };
 use crate::name::Name;
+use crate::pages::Use;
 
 /// What a session is attached to.
 #[derive(Debug)]
@@ -48,6 +50,7 @@ pub(super) struct Mounted {
     pub(super) may_reclaim: bool,
     pub(super) nodes: Nodes,
     pub(super) files: OpenFiles,
+    pub(super) direct: DirectWrites,
     pub(super) read_only: bool,
     /// Whose rights this session's threads have.
     pub(super) user: Caller,
@@ -100,7 +103,7 @@ fn name(bytes: &Bytes) -> Result<Name, Errno> {
 }
 
 /// The path by which a system call finds what a descriptor stands for, also where it wants a path.
-fn path_of(fd: impl AsFd) -> String {
+pub(super) fn path_of(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
@@ -680,21 +683,22 @@ impl Mounted {
         found.into_iter().collect() // what is wrong shows when it is carried out
     }
 
-    /// The file whose bytes an operation shows, and the one whose bytes it changes.
-    pub(super) fn used_bytes(&self, ask: &Ask) -> [Option<FileId>; 2] {
-        let of_open = |file: u64| self.nodes.file(self.files.get(file).ok()?.node).ok();
+    /// Of which files an operation uses bytes, and how.
+    pub(super) fn used_bytes(&self, ask: &Ask) -> [Option<(FileId, Use)>; 2] {
+        let of = |node: u64, what| Some((self.nodes.file(node).ok()?, what));
+        let of_open = |file: u64, what| of(self.files.get(file).ok()?.node, what);
         match ask {
-            Ask::Read(ask) => [of_open(ask.file), None],
-            Ask::Seek(ask) => [of_open(ask.file), None],
-            Ask::CopyRange(ask) => [of_open(ask.from_file), of_open(ask.to_file)],
-            Ask::Write(ask) => [None, of_open(ask.file)],
-            Ask::Allocate(ask) => [None, of_open(ask.file)],
-            Ask::SetAttr(ask) if ask.size.is_some() => [None, self.nodes.file(ask.node).ok()],
+            Ask::Read(ask) => [of_open(ask.file, Use::Look), None],
+            Ask::Seek(ask) => [of_open(ask.file, Use::Look), None],
+            Ask::CopyRange(ask) => [of_open(ask.from_file, Use::Look), of_open(ask.to_file, Use::Change)],
+            Ask::Write(ask) => [of_open(ask.file, if ask.later { Use::Change } else { Use::Write }), None],
+            Ask::Allocate(ask) => [of_open(ask.file, Use::Change), None],
+            Ask::SetAttr(ask) if ask.size.is_some() => [of(ask.node, Use::Change), None],
             Ask::Open(ask) if OFlags::from_bits_retain(ask.flags).contains(OFlags::TRUNC) => {
-                [None, self.nodes.file(ask.node).ok()]
+                [of(ask.node, Use::Change), None]
             }
             // Small ones are shown.
-            Ask::Open(ask) if !ask.reclaims => [self.nodes.file(ask.node).ok(), None],
+            Ask::Open(ask) if !ask.reclaims => [of(ask.node, Use::Look), None],
             _ => [None, None],
         }
     }

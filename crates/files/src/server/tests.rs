@@ -232,7 +232,14 @@ fn asks() -> impl Strategy<Value = Ask> {
             8 => Rename { parent, name, new_parent: node, new_name: other, flags: bits % 8 }.ask(),
             9 => Link { node, parent, name }.ask(),
             10 => Open { node, flags: bits, file, reclaims: number % 2 == 0 }.ask(),
-            11 => Write { file, offset: number % 10_000, data: name, drops_set_id: true }.ask(),
+            11 => Write {
+                file,
+                offset: number % 10_000,
+                data: name,
+                drops_set_id: true,
+                later: number % 2 == 0,
+            }
+            .ask(),
             12 => ReadDir { node, from: number, unasked: number % 2 == 0 }.ask(),
             13 => {
                 Allocate { file, offset: number % 10_000, length: u64::from(bits % 10_000), mode: bits % 64 }
