@@ -28,6 +28,8 @@ pub(super) struct OpenFile {
     written: Condvar,
     /// The same file, to write past the page cache; `None` where that cannot be.
     direct: OnceLock<Option<OwnedFd>>,
+    /// Bytes that were there when it was opened: these may be in the page cache, and are overwritten there.
+    old_bytes: u64,
 }
 
 /// What has come of writes that travel in pieces. A piece may come twice, the second time long after its write is
@@ -58,7 +60,8 @@ enum Claim {
 impl OpenFile {
     pub(super) fn new(fd: OwnedFd, node: u64, takes_pieces: bool, change: Option<Arc<Change>>) -> Self {
         let (writes, written, direct) = (Mutex::default(), Condvar::new(), OnceLock::new());
-        Self { fd, node, takes_pieces, _change: change, writes, written, direct }
+        let old_bytes = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_size as u64);
+        Self { fd, node, takes_pieces, _change: change, writes, written, direct, old_bytes }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writes> {
@@ -91,7 +94,7 @@ impl OpenFile {
             Claim::Refused => return None,
             Claim::Store => {}
         }
-        let pays = data.len() >= DIRECT_BYTES_MIN && how.are_best();
+        let pays = offset >= self.old_bytes && data.len() >= DIRECT_BYTES_MIN && how.are_best();
         let direct = if pays { self.direct() } else { None };
         let result = how.write_at(&self.fd, direct, offset, data);
         let mut writes = self.lock();
