@@ -150,6 +150,24 @@ fn another_mount_reads_what_was_written_to_mapped_memory() {
     other.stop_having_known(0);
 }
 
+/// A descriptor for appending is no reason to append pages.
+#[test]
+fn what_is_stored_to_mapped_memory_goes_to_its_place() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms --rate 1Gbit");
+    let _server = stage.serve();
+    fs::write(stage.path("far/f"), vec![0; BYTES]).unwrap();
+    let mounted = Mounted::new(&stage, "one", &[]);
+    let file = File::options().read(true).append(true).open(mounted.path("f")).unwrap();
+    let memory = Mapping::new(&file, BYTES, true);
+    memory.set(3, 7);
+    memory.sync();
+    let at_server = File::open(stage.path("far/f")).unwrap();
+    assert_eq!((word_at(&at_server, 3), at_server.metadata().unwrap().len()), (7, BYTES as u64));
+    drop((memory, file));
+    mounted.stop_having_known(0);
+}
+
 #[test]
 fn mapped_memory_shows_what_is_written_beside_it() {
     require!(Need::Emulator, Need::Root, Need::Fuse);

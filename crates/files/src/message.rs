@@ -669,6 +669,9 @@ pub(crate) struct Map {
 pub(crate) struct Mapped {
     #[prost(uint64, tag = "1")]
     pub(crate) serial: u64,
+    /// They may be: only who has the file open for writing gets that.
+    #[prost(bool, tag = "2")]
+    pub(crate) alone: bool,
 }
 
 /// Removes a name.

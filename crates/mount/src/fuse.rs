@@ -41,8 +41,9 @@ const TTL: Duration = Duration::ZERO;
 /// file systems, unless fs.fuse.max_pages_limit says otherwise.
 const REQUEST_BYTES: u32 = 1 << 20;
 
-/// Requests of the kernel's own (of mapped files, and direct I/O in the background) that it makes at a time.
-const BACKGROUND_REQUESTS: u16 = 64;
+/// Requests of the kernel's own (of mapped files, and direct I/O in the background) that it makes at a time. Among these are pages that
+/// are written back because other requests wait for them: so it is not kept from any.
+const BACKGROUND_REQUESTS: u16 = u16::MAX;
 
 /// How users' and groups' numbers of the server are shown here, and the other way round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -140,6 +140,12 @@ impl Handler for FilesClient {
                 {
                     let mut cache = self.cache();
                     notice.broken_leases.iter().for_each(|broken| cache.broken(*broken));
+                    // Pages are not filled with what is known of before, though its lease may be broken by a later message.
+                    for broken in &notice.broken_pages {
+                        let change = OwnChange::of_bytes(broken.node, 0, u64::MAX);
+                        cache.begin_change(&change);
+                        cache.end_change(&change);
+                    }
                     self.may_forget(cache);
                 }
                 if let Some(inner) = self.remote.get().and_then(Weak::upgrade) {

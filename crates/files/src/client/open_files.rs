@@ -404,6 +404,7 @@ impl Remote {
         let room = Arc::clone(&self.inner.client.behind.room);
         let Ok(room) = room.try_acquire_many_owned(room_of(data)) else { return false };
         let Ok(file) = self.open_file(file) else { return false };
+        let _writing = self.writing(&file, how);
         if !how.later && self.keeps_pages(file.node) {
             return false;
         }
@@ -418,7 +419,10 @@ impl Remote {
     /// Also of earlier writes to this open file.
     pub async fn write(&self, file: u64, offset: u64, data: Bytes, how: HowWritten) -> Result<(), Errno> {
         let file = self.open_file(file)?;
-        file.check()?;
+        if !how.later {
+            file.check()?; // else the kernel would throw pages away for what they have nothing to do with
+        }
+        let _writing = self.writing(&file, how);
         let fits = room_of(&data) as usize <= self.inner.client.behind.bytes_max;
         // Others see it as soon as the pages here have been dropped.
         let may_wait = how.later || !self.keeps_pages(file.node);

@@ -14,6 +14,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::task::JoinSet;
 
+use super::open_files::{HowWritten, OpenFile};
 use super::{Inner, Nanos, Remote, lock, now};
 use crate::message::{Grant, Map};
 
@@ -52,6 +53,9 @@ struct Kept {
     broken: u64,
     /// How many are being filled.
     filling: u32,
+    /// Writes of programs here that are under way, and how often one has begun or ended.
+    writing: u32,
+    writes: u64,
     /// How often pages are being given back just now, and how often they have been.
     returning: u32,
     returned: u64,
@@ -67,6 +71,7 @@ struct Seen {
     lease: Option<u64>,
     returned: u64,
     sessions: u64,
+    writes: u64,
 }
 
 impl Table {
@@ -75,7 +80,7 @@ impl Table {
         let sessions = self.sessions;
         let kept = self.nodes.entry(node).or_default();
         let lease = kept.lease.filter(|(_, is_alone)| *is_alone || !alone).map(|(serial, _)| serial);
-        Seen { lease, returned: kept.returned, sessions }
+        Seen { lease, returned: kept.returned, sessions, writes: kept.writes }
     }
 
     /// Whether the kernel may have pages.
@@ -89,6 +94,13 @@ impl Table {
     fn fills(&mut self, node: u64, by: i32) {
         let kept = self.nodes.entry(node).or_default();
         kept.filling = kept.filling.saturating_add_signed(by);
+    }
+
+    /// A write begins, or has ended.
+    fn writes(&mut self, node: u64, by: i32) {
+        let kept = self.nodes.entry(node).or_default();
+        kept.writing = kept.writing.saturating_add_signed(by);
+        kept.writes += 1;
     }
 
     /// The server has granted a lease to who has asked after seeing that.
@@ -107,7 +119,7 @@ impl Table {
         let sees = self.see(node, alone);
         let Some(kept) = self.nodes.get_mut(&node) else { return false };
         // Else nobody has changed them since they were read, and nobody does before this page is given back, too.
-        let is_leased = seen == sees && seen.lease.is_some() && valid;
+        let is_leased = seen == sees && seen.lease.is_some() && kept.writing == 0 && valid;
         let is_returning =
             kept.returning > 0 && (kept.returned, self.sessions) == (seen.returned, seen.sessions);
         kept.again |= is_returning;
@@ -118,12 +130,14 @@ impl Table {
     }
 
     /// How long whoever has just got a page should be left with it.
-    fn broken(&mut self, now: Nanos, Grant { node, serial }: Grant) -> Duration {
-        let kept = self.nodes.entry(node).or_default();
+    /// `None`: nobody has pages of that.
+    fn broken(&mut self, now: Nanos, Grant { node, serial }: Grant) -> Option<Duration> {
+        let kept = self.nodes.get_mut(&node)?;
         kept.broken = kept.broken.max(serial);
         kept.lease = kept.lease.filter(|(known, _)| *known > serial);
         kept.returning += 1;
-        Duration::from_nanos((kept.filled_at + TURN.as_nanos() as Nanos).saturating_sub(now)).min(TURN)
+        let left = (kept.filled_at + TURN.as_nanos() as Nanos).saturating_sub(now);
+        Some(Duration::from_nanos(left).min(TURN))
     }
 
     /// A pass begins.
@@ -147,11 +161,7 @@ impl Table {
     /// The session is over, and all leases with it: whose pages are to be given back.
     fn session_lost(&mut self) -> Vec<u64> {
         self.sessions += 1;
-        let had = self.nodes.iter_mut().filter_map(|(node, kept)| {
-            kept.broken = 0;
-            kept.lease.take().map(|_| *node)
-        });
-        had.collect()
+        self.expired()
     }
 
     /// Leases are over for now.
@@ -199,13 +209,13 @@ impl Remote {
             let mut seen = lock(&client.pages.table).see(node, alone);
             if seen.lease.is_none() {
                 let asked = self.learn(Map { node, alone }, |_, _, _| {}).await;
-                let serial = match asked {
-                    Ok(mapped) => mapped.serial,
+                let mapped = match asked {
+                    Ok(mapped) => mapped,
                     Err(errno) => return fill(Err(errno)),
                 };
                 let mut table = lock(&client.pages.table);
-                if serial != 0 {
-                    table.granted(node, seen, serial, alone);
+                if mapped.serial != 0 {
+                    table.granted(node, seen, mapped.serial, mapped.alone);
                     // Nothing was read before.
                     seen = table.see(node, alone);
                 }
@@ -233,6 +243,15 @@ impl Remote {
         lock(&self.inner.files).values().any(|file| file.node == node && may(file.flags))
     }
 
+    /// A write to a file is under way until the returned is dropped: meanwhile no page is filled with what was before.
+    pub(super) fn writing(&self, file: &OpenFile, how: HowWritten) -> Option<Writing<'_>> {
+        if how.later {
+            return None;
+        }
+        lock(&self.inner.client.pages.table).writes(file.node, 1);
+        Some(Writing { remote: self, node: file.node })
+    }
+
     /// Whether this host's kernel may have pages of a file.
     pub(super) fn keeps_pages(&self, node: u64) -> bool {
         lock(&self.inner.client.pages.table).keeps(node)
@@ -242,7 +261,7 @@ impl Remote {
     pub(super) async fn break_pages(&self, broken: Vec<Grant>) {
         let mut returning = JoinSet::new();
         for grant in broken {
-            let turn = lock(&self.inner.client.pages.table).broken(now(), grant);
+            let Some(turn) = lock(&self.inner.client.pages.table).broken(now(), grant) else { continue };
             let remote = self.clone();
             returning.spawn(async move {
                 tokio::time::sleep(turn).await;
@@ -289,16 +308,32 @@ impl Remote {
                 remote.drop_all_pages(nodes);
             }
             drop(remote);
-            tokio::time::sleep(Duration::from_nanos(left).clamp(PAUSE, EXPIRY_TICK)).await;
+            tokio::time::sleep(Duration::from_nanos(left).clamp(EXPIRY_TICK / 10, EXPIRY_TICK)).await;
         }
     }
 
     /// Nobody here uses a node any more.
     pub(super) fn forget_pages(&self, node: u64) {
         let mut table = lock(&self.inner.client.pages.table);
-        if table.nodes.get(&node).is_some_and(|kept| kept.returning == 0 && kept.filling == 0) {
+        if table
+            .nodes
+            .get(&node)
+            .is_some_and(|kept| kept.returning == 0 && kept.filling == 0 && kept.writing == 0)
+        {
             table.nodes.remove(&node);
         }
+    }
+}
+
+/// See [`Remote::writing`].
+pub(super) struct Writing<'a> {
+    remote: &'a Remote,
+    node: u64,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        lock(&self.remote.inner.client.pages.table).writes(self.node, -1);
     }
 }
 

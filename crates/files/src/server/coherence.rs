@@ -105,9 +105,11 @@ impl Coherence {
         let watch = Watch::new().map_err(|error| {
             tracing::warn!(%error, "no fanotify: mounts keep nothing that they have learnt, as changes here cannot be noticed");
         });
+        let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let started = started.map_or(0, |since| since.as_nanos() as Serial);
         let coherence = Arc::new(Self {
             leases: Mutex::default(),
-            pages: Mutex::default(),
+            pages: Mutex::new(Pages::after(started)),
             locks: Mutex::default(),
             wanted_of: Mutex::default(),
             clients: Mutex::default(),

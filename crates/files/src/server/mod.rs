@@ -244,8 +244,9 @@ impl FilesServer {
             watching.grant_node(map.node, &mut grants).map(|()| grants)
         });
         let grants = grants.await?;
-        let serial = mounted.coherence.map(mounted.client, file, map.alone).await;
-        Ok(Reply::new(Ok(Mapped { serial }), grants))
+        let alone = map.alone && mounted.files.is_written(map.node);
+        let serial = mounted.coherence.map(mounted.client, file, alone).await;
+        Ok(Reply::new(Ok(Mapped { serial, alone }), grants))
     }
 
     fn renew(&self) -> Result<Nothing, Errno> {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::coherence::Change;
 use super::operations::path_of;
-use crate::direct::DirectWrites;
+use crate::direct::{DirectWrites, write_all_at};
 use crate::limits::{DIRECT_BYTES_MIN, FILES_OPEN_MAX, WRITE_RANGES_MAX, WRITES_OPEN_MAX};
 use crate::ranges::RangeSet;
 
@@ -23,7 +23,7 @@ pub(super) struct OpenFile {
     /// One may write at places of one's own choosing: it is open for writing, and not for appending.
     pub(super) takes_pieces: bool,
     /// It is being changed as long as it is open for writing.
-    _change: Option<Arc<Change>>,
+    change: Option<Arc<Change>>,
     writes: Mutex<Writes>,
     written: Condvar,
     /// The same file, to write past the page cache; `None` where that cannot be.
@@ -61,22 +61,38 @@ impl OpenFile {
     pub(super) fn new(fd: OwnedFd, node: u64, takes_pieces: bool, change: Option<Arc<Change>>) -> Self {
         let (writes, written, direct) = (Mutex::default(), Condvar::new(), OnceLock::new());
         let old_bytes = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_size as u64);
-        Self { fd, node, takes_pieces, _change: change, writes, written, direct, old_bytes }
+        Self { fd, node, takes_pieces, change, writes, written, direct, old_bytes }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writes> {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// It may be written to.
+    pub(super) fn is_written(&self) -> bool {
+        self.change.is_some()
+    }
+
+    /// Opens the file once more for writing.
+    fn again(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let synced = rustix::fs::fcntl_getfl(&self.fd)? & (OFlags::SYNC | OFlags::DSYNC);
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | synced | flags;
+        rustix::fs::openat(CWD, path_of(&self.fd), flags, Mode::empty())
+    }
+
     /// The file, opened so that writes go past the page cache.
     fn direct(&self) -> Option<&OwnedFd> {
-        let open = || {
-            let synced = rustix::fs::fcntl_getfl(&self.fd).ok()? & (OFlags::SYNC | OFlags::DSYNC);
-            let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY | synced;
-            // Its user may not be allowed to do that again: then the page cache it is.
-            rustix::fs::openat(CWD, path_of(&self.fd), flags, Mode::empty()).ok()
-        };
-        self.direct.get_or_init(open).as_ref()
+        // Its user may not be allowed to do that again: then the page cache it is.
+        self.direct.get_or_init(|| self.again(OFlags::DIRECT).ok()).as_ref()
+    }
+
+    /// Writes. `in_place`: there, also if the file is open for appending.
+    pub(super) fn write(&self, data: &[u8], offset: u64, in_place: bool) -> Result<(), Errno> {
+        if in_place && rustix::fs::fcntl_getfl(&self.fd)?.contains(OFlags::APPEND) {
+            // Linux appends whatever pwrite(2) says: seldom enough to open it each time.
+            return write_all_at(self.again(OFlags::empty())?, data, offset);
+        }
+        write_all_at(&self.fd, data, offset)
     }
 
     /// Stores a piece of write number `write`; `Some(true)`: it has been stored before. `None`: it, and the rest of that
@@ -228,6 +244,11 @@ impl OpenFiles {
 
     pub(super) fn get(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
         self.lock().get(&number).cloned().ok_or(Errno::BADF)
+    }
+
+    /// Whether a node is open for writing.
+    pub(super) fn is_written(&self, node: u64) -> bool {
+        self.lock().values().any(|file| file.node == node && file.is_written())
     }
 
     pub(super) fn remove(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {

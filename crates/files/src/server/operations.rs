@@ -21,7 +21,7 @@ use super::coherence::{Change, Coherence, Gate};
 use super::grace::{Grace, MountId};
 use super::nodes::{Nodes, file_id, stat, stat_at};
 use super::open_files::{OpenFile, OpenFiles, Sending};
-use crate::direct::{DirectWrites, write_all_at};
+use crate::direct::DirectWrites;
 use crate::lease::{Client, FileId};
 use crate::limits::{
     INLINE_BYTES_MAX, LISTING_BYTES, NAME_LOCKS, READ_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
@@ -496,7 +496,7 @@ impl Mounted {
     pub(super) fn write(&self, ask: &Write) -> Result<Count, Errno> {
         let file = self.files.get(ask.file)?;
         let _open = self.gate.enter().ok_or(SESSION_OVER)?;
-        write_all_at(&file.fd, &ask.data, ask.offset)?;
+        file.write(&ask.data, ask.offset, ask.later)?;
         self.coherence.progress(self.client);
         if ask.drops_set_id {
             self.drop_set_id(&file.fd)?;
@@ -686,16 +686,20 @@ impl Mounted {
     /// Of which files an operation uses bytes, and how.
     pub(super) fn used_bytes(&self, ask: &Ask) -> [Option<(FileId, Use)>; 2] {
         let of = |node: u64, what| Some((self.nodes.file(node).ok()?, what));
-        let of_open = |file: u64, what| of(self.files.get(file).ok()?.node, what);
+        let of_open = |file: u64, what| {
+            let file = self.files.get(file).ok()?;
+            // What will be refused disturbs nobody.
+            if what == Use::Look || file.is_written() { of(file.node, what) } else { None }
+        };
         match ask {
             Ask::Read(ask) => [of_open(ask.file, Use::Look), None],
             Ask::Seek(ask) => [of_open(ask.file, Use::Look), None],
             Ask::CopyRange(ask) => [of_open(ask.from_file, Use::Look), of_open(ask.to_file, Use::Change)],
             Ask::Write(ask) => [of_open(ask.file, if ask.later { Use::Change } else { Use::Write }), None],
             Ask::Allocate(ask) => [of_open(ask.file, Use::Change), None],
-            Ask::SetAttr(ask) if ask.size.is_some() => [of(ask.node, Use::Change), None],
+            Ask::SetAttr(ask) if ask.size.is_some() && !self.read_only => [of(ask.node, Use::Change), None],
             Ask::Open(ask) if OFlags::from_bits_retain(ask.flags).contains(OFlags::TRUNC) => {
-                [of(ask.node, Use::Change), None]
+                [if self.read_only { None } else { of(ask.node, Use::Change) }, None]
             }
             // Small ones are shown.
             Ask::Open(ask) if !ask.reclaims => [of(ask.node, Use::Look), None],

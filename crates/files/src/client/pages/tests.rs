@@ -193,7 +193,7 @@ impl World {
             6 if !self.breaks.is_empty() => {
                 let broken = self.breaks.swap_remove(pick % self.breaks.len());
                 let client = broken.client as usize - 1;
-                self.tables[client].broken(0, Grant { node: NODE, serial: broken.serial });
+                let _ = self.tables[client].broken(0, Grant { node: NODE, serial: broken.serial });
                 self.passes.push((client, broken, 0));
             }
             7 | 8 if !self.passes.is_empty() => self.give_back(pick % self.passes.len())?,
