@@ -105,6 +105,11 @@ const NEWS: f64 = 1.03;
 /// A queue that stands in so many ticks in a row is no burst.
 const STANDING_TICKS: u32 = 2;
 
+/// A path is looked at each round trip, between these two. Kernels and hosts send in bursts: over less than the first rates are
+/// chance, and below the second nothing is gained by looking more often than the path can answer.
+const TICK_MIN: Duration = Duration::from_millis(20);
+const TICK_MAX: Duration = Duration::from_millis(100);
+
 /// Cruising time between probes: long enough that probes cost little, short enough to take up freed capacity.
 const CRUISE_MIN: Duration = Duration::from_secs(5);
 
@@ -158,14 +163,20 @@ impl Default for Governor {
 }
 
 impl Governor {
+    /// How long after a reading the next is due: a round trip, where that is neither very short nor long.
+    #[must_use]
+    pub fn tick(&self) -> Duration {
+        self.readings.back().map_or(TICK_MAX, |(_, reading)| reading.min_rtt.clamp(TICK_MIN, TICK_MAX))
+    }
+
     /// Takes a reading; returns the cap on what all lanes together may send, in bytes per second, or none. Call about
-    /// every 100 ms while there is enough to send; [`pause`](Self::pause) when there is not.
+    /// every [`tick`](Self::tick) while there is enough to send; [`pause`](Self::pause) when there is not.
     pub fn on_tick(&mut self, now: Nanos, reading: PathReading) -> Option<f64> {
         self.readings.push_back((now, reading));
         while self.readings.len() > 2 && now - self.readings[0].0 > nanos(HISTORY) {
             self.readings.pop_front();
         }
-        let round = reading.min_rtt.max(Duration::from_millis(100));
+        let round = reading.min_rtt.max(TICK_MIN);
         let rate = self.rate_over(now, round);
         self.standing_ticks = if queue_stands(&reading) { self.standing_ticks + 1 } else { 0 };
         let standing = self.standing_ticks >= STANDING_TICKS;
@@ -305,7 +316,7 @@ impl Governor {
             self.boost = 1.0 + (self.boost - 1.0) / 2.0;
         } else if matches!(self.state, State::Cruise { since, .. } if now - since > nanos(round * 2)) {
             let shortfall = CRUISE_GAIN - rate / self.bandwidth;
-            let ticks_per_round = round.as_secs_f64() / 0.1;
+            let ticks_per_round = round.as_secs_f64() / self.tick().as_secs_f64();
             self.boost = (self.boost + shortfall * 0.3 / ticks_per_round).clamp(1.0, BOOST_MAX);
         }
     }

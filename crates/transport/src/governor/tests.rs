@@ -2,11 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-const TICK: f64 = 0.1;
-
 /// A bottleneck with a drop-tail queue, and a bundle of flows that doubles per round trip until it loses packets or
 /// meets its cap.
 struct Bottleneck {
+    /// As the governor wants it, in seconds.
+    tick: f64,
     capacity: f64,
     rtt: f64,
     queue_max: f64,
@@ -26,6 +26,7 @@ impl Bottleneck {
     fn new(mbit: f64, rtt_ms: f64, queue_bdp: f64, random_loss: f64) -> Self {
         let (capacity, rtt) = (mbit * 1e6 / 8.0, rtt_ms / 1e3);
         Self {
+            tick: rtt.clamp(TICK_MIN.as_secs_f64(), TICK_MAX.as_secs_f64()),
             capacity,
             rtt,
             queue_max: (capacity * rtt * queue_bdp).max(100e3),
@@ -44,8 +45,8 @@ impl Bottleneck {
 
     /// One tick under `cap`, while others take `others` bytes per second; bytes delivered.
     fn step(&mut self, cap: Option<f64>, others: f64) -> f64 {
-        let steps = (TICK / (self.rtt / 4.0)).ceil().max(4.0);
-        let dt = TICK / steps;
+        let steps = (self.tick / (self.rtt / 4.0)).ceil().max(4.0);
+        let dt = self.tick / steps;
         let mut delivered = 0.0;
         for _ in 0..steps as usize {
             // BBR's own limit: twice what is delivered.
@@ -70,7 +71,7 @@ impl Bottleneck {
     }
 
     fn tick(&mut self) {
-        self.time += TICK;
+        self.time += self.tick;
         self.reading.min_rtt = Duration::from_secs_f64(self.rtt);
         self.reading.rtt = Duration::from_secs_f64((self.rtt_smoothed - self.rtt_deviation).max(0.0));
     }
@@ -90,14 +91,14 @@ impl Bottleneck {
     /// The receiver, or what carries the packets, stands still for `ticks`, and then does all at once.
     fn stall(&mut self, ticks: u32, mut tick: impl FnMut(&Self)) {
         // What is under way arrives late, and nothing more is sent without acknowledgements.
-        let held = self.rate.min(self.capacity) * self.rtt.min(f64::from(ticks) * TICK);
+        let held = self.rate.min(self.capacity) * self.rtt.min(f64::from(ticks) * self.tick);
         for _ in 0..ticks {
             self.tick();
             tick(self);
         }
         self.reading.delivered += held as u64;
         // They were sent in bursts: most are late by as much.
-        let late = self.rtt + f64::from(ticks) * TICK;
+        let late = self.rtt + f64::from(ticks) * self.tick;
         self.acknowledge(held, late);
     }
 }
@@ -151,13 +152,13 @@ fn a_rate_that_was_probed_is_not_drained_again_and_again() {
         let mut path = Bottleneck::new(941.0, rtt_ms, 1.0, 0.0);
         let mut governor = Governor::default();
         run(&mut path, &mut governor, 20.0 * rtt_ms / 1e3 + 5.0, 0.0);
-        let (mut cap, mut draining) = (governor.cap(), 0);
-        for _ in 0..600 {
+        let (mut cap, mut draining, end) = (governor.cap(), 0.0, path.time + 60.0);
+        while path.time < end {
             path.step(cap, 0.0);
             cap = governor.on_tick((path.time * 1e9) as u64, path.reading);
-            draining += u32::from(matches!(governor.state, State::Drain { .. }));
+            draining += if matches!(governor.state, State::Drain { .. }) { path.tick } else { 0.0 };
         }
-        assert!(draining < 30, "{draining} of 600 ticks, {rtt_ms} ms");
+        assert!(draining < 3.0, "{draining} s of 60, {rtt_ms} ms");
     }
 }
 
@@ -235,7 +236,7 @@ proptest! {
         path.reading.rtt = Duration::from_secs_f64(path.rtt * if standing { 1.5 } else { 1.0 } + 0.004);
         let end = path.time + down_s;
         while path.time < end {
-            path.time += TICK;
+            path.time += path.tick;
             governor.on_tick((path.time * 1e9) as u64, path.reading);
         }
         if pause {

@@ -1,4 +1,4 @@
-//! What a session does ten times a second: read the kernel's words, tune the number of lanes, pace them together,
+//! What a session does ten to fifty times a second: read the kernel's words, tune the number of lanes, pace them together,
 //! replace lanes that hang.
 
 use std::collections::BTreeMap;
@@ -11,11 +11,12 @@ use super::{Session, Shared};
 use crate::governor::{Governor, PathReading, share};
 use crate::lane::mover::LaneStatus;
 use crate::limits::{LANES_MAX, PIECE_BYTES_MIN};
-use crate::scheduler::LaneId;
+use crate::scheduler::{LaneId, Nanos};
 use crate::socket::{TcpInfo, set_congestion_control, set_pacing_rate};
 use crate::tuner::{LaneReading, Tuner};
 
-const TICK: Duration = Duration::from_millis(100);
+/// Between two looks at what the number of lanes should be, and at lanes that hang. The governor says when its own are due.
+const TUNER_TICK: Duration = Duration::from_millis(100);
 
 /// With nothing to send, a look this often is enough.
 const IDLE_TICK: Duration = Duration::from_secs(1);
@@ -105,6 +106,7 @@ pub(super) async fn run(shared: Arc<Shared>, first_lanes: usize, is_client: bool
         tuner: Tuner::new(first_lanes, LANES_MAX),
         governor: Governor::default(),
         path: PathTotals::default(),
+        tuned_at: None,
         asked: 0,
         paced: None,
         bbr: true,
@@ -114,7 +116,7 @@ pub(super) async fn run(shared: Arc<Shared>, first_lanes: usize, is_client: bool
     loop {
         tokio::select! {
             () = shared.over() => return,
-            () = tokio::time::sleep(if demand { TICK } else { IDLE_TICK }) => {}
+            () = tokio::time::sleep(if demand { regulation.governor.tick() } else { IDLE_TICK }) => {}
             () = shared.lanes.until_busy(), if !demand => {}
         }
         demand = regulation.tick(&shared);
@@ -125,6 +127,7 @@ struct Regulation {
     tuner: Tuner,
     governor: Governor,
     path: PathTotals,
+    tuned_at: Option<Nanos>,
     /// The number last asked of the other side.
     asked: usize,
     /// Bytes per second that each lane was last allowed, and the newest of them: it has not been told anything yet.
@@ -194,6 +197,11 @@ impl Regulation {
         }
         // An idle lane may now take over an overdue piece.
         shared.lanes.kick();
+        let now = shared.lanes.now();
+        if self.tuned_at.is_some_and(|before| now < before + TUNER_TICK.as_nanos() as Nanos) {
+            return true;
+        }
+        self.tuned_at = Some(now);
         replace_hanging_lanes(shared, &statuses, &infos);
         if shared.settings.lanes.is_none() {
             let readings: Vec<LaneReading> = statuses
@@ -201,7 +209,7 @@ impl Regulation {
                 .filter(|lane| !lane.draining.load(Ordering::Relaxed))
                 .filter_map(|lane| Some(lane_reading(lane.id, infos.get(&lane.id)?)))
                 .collect();
-            let target = self.tuner.on_tick(shared.lanes.now(), &readings, waiting);
+            let target = self.tuner.on_tick(now, &readings, waiting);
             self.want(shared, target);
             self.drain_surplus(shared, &statuses, target);
         }
