@@ -230,7 +230,9 @@ impl Nodes {
         if known.told == 0 {
             is_forgotten(known.file);
         }
-        table.remove_if_unused(node);
+        let gone = table.remove_if_unused(node);
+        drop(table);
+        drop(gone); // where it has no name any more its bytes are freed now, which takes long for many
     }
 
     /// A file of the node is opened, or closed: it keeps its descriptor meanwhile.
@@ -246,11 +248,13 @@ impl Nodes {
         if let Some(known) = table.nodes.get_mut(&node) {
             known.opens = known.opens.saturating_sub(1);
             let has_fd = known.kept.is_some();
-            table.remove_if_unused(node);
+            let gone = table.remove_if_unused(node);
             if has_fd {
                 table.open.push_back(node);
                 table.close_too_many();
             }
+            drop(table);
+            drop(gone); // as above
         }
     }
 
@@ -286,14 +290,11 @@ impl Nodes {
 }
 
 impl Table {
-    fn remove_if_unused(&mut self, node: u64) {
-        if let Some(known) = self.nodes.get(&node)
-            && known.told == 0
-            && known.opens == 0
-        {
-            self.nameless -= usize::from(known.nameless);
-            self.nodes.remove(&node);
-        }
+    /// What is to be dropped when the table is not locked any more.
+    fn remove_if_unused(&mut self, node: u64) -> Option<Known> {
+        let known = self.nodes.get(&node).filter(|known| known.told == 0 && known.opens == 0)?;
+        self.nameless -= usize::from(known.nameless);
+        self.nodes.remove(&node)
     }
 
     fn close_too_many(&mut self) {
