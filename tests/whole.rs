@@ -37,6 +37,8 @@ mod names;
 mod order;
 #[path = "whole/outage.rs"]
 mod outage;
+#[path = "whole/page_cache.rs"]
+mod page_cache;
 #[path = "whole/restart.rs"]
 mod restart;
 #[path = "whole/selection.rs"]

@@ -47,13 +47,21 @@ impl<'a> Mounted<'a> {
 
     /// How many requests the server has answered, of some names, by the mount's own count.
     pub(crate) fn answered(&self, counts: impl Fn(&str) -> bool) -> u64 {
-        let mut stats = Command::new(LONGHAUL);
-        stats.args(["stats", "--json"]).arg(self.path(""));
-        let said = self.stage.run(&mut stats).expect(0).out;
-        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let said = self.statistics();
         let operations = said["operations"].as_array().unwrap().iter();
         let counted = operations.filter(|operation| counts(operation["name"].as_str().unwrap()));
         counted.map(|operation| operation["count"].as_u64().unwrap()).sum()
+    }
+
+    /// Requests that the kernel has made.
+    pub(crate) fn kernel_requests(&self) -> u64 {
+        self.statistics()["kernel_requests"].as_u64().unwrap()
+    }
+
+    fn statistics(&self) -> serde_json::Value {
+        let mut stats = Command::new(LONGHAUL);
+        stats.args(["stats", "--json"]).arg(self.path(""));
+        serde_json::from_str(&self.stage.run(&mut stats).expect(0).out).unwrap()
     }
 
     /// A path in it, as programs in the tree of the host reach it.

@@ -59,7 +59,7 @@ async fn mount(address: SocketAddr, identity: Identity, trust: HostTrust) -> (Se
 async fn use_files(remote: &Remote) {
     for number in 0..FILES {
         let attr = remote.look_up(longhaul_files::TOP, format!("f{number}").as_bytes()).await.unwrap();
-        let opened = remote.open(attr.node, rustix::fs::OFlags::RDONLY).await.unwrap();
+        let (opened, _) = remote.open(attr.node, rustix::fs::OFlags::RDONLY).await.unwrap();
         let read = remote.read(opened, 0, 100).await.unwrap();
         assert_eq!(read, number.to_string());
         remote.close(opened);

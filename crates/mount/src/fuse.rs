@@ -1,8 +1,8 @@
 //! FUSE's requests as calls of the files client. Each is answered by a task of its own: the threads that read the
 //! kernel's requests never wait.
 //!
-//! The kernel keeps no bytes of files but those that are mapped (`FOPEN_DIRECT_IO`), which it gives back when it is told to,
-//! and no names or attributes beyond the request that asked for them. What may be kept, the files client keeps, under leases:
+//! The kernel keeps no bytes of files (`FOPEN_DIRECT_IO`) but those that are mapped, and long files' that are read from memory only;
+//! these it gives back when it is told to. It keeps no names or attributes beyond the request that asked for them. What may be kept, the files client keeps, under leases:
 //! it is asked each time.
 
 use std::collections::HashMap;
@@ -271,9 +271,13 @@ fn open_flags(raw: i32) -> OFlags {
     OFlags::from_bits_retain(raw as u32)
 }
 
-/// One's own bytes in no cache of the kernel's; several writers of a file at a time.
-fn how_opened() -> FopenFlags {
-    FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+/// One's own bytes in no cache of the kernel's, and several writers of a file at a time; or by way of the pages that it has.
+fn how_opened(by_pages: bool) -> FopenFlags {
+    if by_pages {
+        FopenFlags::FOPEN_KEEP_CACHE
+    } else {
+        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+    }
 }
 
 impl Filesystem for Fuse {
@@ -454,7 +458,7 @@ impl Filesystem for Fuse {
     fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.answer(|shared| async move {
             match shared.remote.open(node.0, open_flags(flags.0)).await {
-                Ok(file) => reply.opened(FileHandle(file), how_opened()),
+                Ok((file, by_pages)) => reply.opened(FileHandle(file), how_opened(by_pages)),
                 Err(error) => reply.error(fuse_errno(error)),
             }
         });
@@ -477,7 +481,7 @@ impl Filesystem for Fuse {
             match created {
                 Ok((attr, file)) => {
                     let attr = shared.file_attr(&attr);
-                    reply.created(&TTL, &attr, Generation(0), FileHandle(file), how_opened());
+                    reply.created(&TTL, &attr, Generation(0), FileHandle(file), how_opened(false));
                 }
                 Err(error) => reply.error(fuse_errno(error)),
             }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -58,10 +59,20 @@ pub enum MountError {
 struct KernelPages(Notifier);
 
 impl PageCache for KernelPages {
-    fn give_back(&self, node: u64) {
+    fn give_back(&self, node: u64, bytes: Range<u64>) {
+        // 0: up to the end.
+        let length = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
+        let from = i64::try_from(bytes.start).unwrap_or(i64::MAX);
         // It may have forgotten the node, or the mount is over.
-        if let Err(error) = self.0.inval_inode(INodeNo(node), 0, 0) {
+        if let Err(error) = self.0.inval_inode(INodeNo(node), from, length) {
             tracing::debug!(node, %error, "no pages to give back");
+        }
+    }
+
+    fn store(&self, node: u64, offset: u64, data: &[u8]) {
+        // As above, or there is no memory for it.
+        if let Err(error) = self.0.store(INodeNo(node), offset, data) {
+            tracing::debug!(node, %error, "pages are not stored");
         }
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! write(2) -> tail: grows as long as writes follow each other -> a part under way -> stored by the server
-//!                   sent when it is large enough, has waited long enough, or is asked for
+//!                   sent when it is a block, has waited long enough, makes room for others, or is asked for
 //! ```
+//!
+//! The kernel cuts a long write(2) to pieces, which overtake each other, and need not begin where blocks do: so a file has several tails,
+//! which are joined where they meet.
 //!
 //! Only of files that this client has to itself (an exclusive lease), so that nobody can miss them. Parts under way never
 //! overlap: the lanes keep no order. What goes wrong with a part is told to whoever writes to, syncs or closes the open
 //! file next.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,7 +46,8 @@ pub(super) struct Written {
 
 #[derive(Debug, Default)]
 struct State {
-    tail: Option<Tail>,
+    /// The oldest first. They do not overlap.
+    tails: VecDeque<Tail>,
     /// Parts that have been sent, by where they begin: up to, and number. They do not overlap.
     under_way: BTreeMap<u64, (u64, u64)>,
     numbers: BTreeSet<u64>,
@@ -57,14 +61,28 @@ struct Tail {
     file: Arc<OpenFile>,
     offset: u64,
     data: BytesMut,
-    /// What the cache said when it began.
-    alone: Option<u64>,
+    begun: Begun,
     room: Option<OwnedSemaphorePermit>,
+}
+
+/// What the cache said when the changes of a part began, and how many these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Begun {
+    pub(super) alone: Option<u64>,
+    pub(super) times: u32,
 }
 
 impl Tail {
     fn end(&self) -> u64 {
         self.offset + self.data.len() as u64
+    }
+
+    fn append(&mut self, data: &[u8], room: Option<OwnedSemaphorePermit>) {
+        self.data.extend_from_slice(data);
+        match (&mut self.room, room) {
+            (Some(room), Some(more)) => room.merge(more),
+            (room, more) => *room = room.take().or(more),
+        }
     }
 }
 
@@ -75,7 +93,7 @@ pub(super) struct Part {
     pub(super) file: Arc<OpenFile>,
     pub(super) offset: u64,
     pub(super) data: Bytes,
-    pub(super) alone: Option<u64>,
+    pub(super) begun: Begun,
     pub(super) room: Option<OwnedSemaphorePermit>,
 }
 
@@ -95,8 +113,8 @@ pub(super) struct Outcome {
     pub(super) taken: Taken,
     /// To be sent.
     pub(super) parts: Vec<Part>,
-    /// A tail of this number has begun: it is to be sent after a while.
-    pub(super) begun: Option<u64>,
+    /// Tails of these numbers have begun: they are to be sent after a while.
+    pub(super) begun: Vec<u64>,
 }
 
 impl Behind {
@@ -148,7 +166,7 @@ impl Written {
 
     fn is_empty(&self) -> bool {
         let state = self.state();
-        state.tail.is_none() && state.under_way.is_empty()
+        state.tails.is_empty() && state.under_way.is_empty()
     }
 
     /// Takes a write and the room that it has, if it does. `may`: the file is this client's alone; nobody takes it away
@@ -163,7 +181,7 @@ impl Written {
         mut begins: impl FnMut(u64) -> Option<u64>,
     ) -> Outcome {
         let mut state = self.state();
-        let mut outcome = Outcome { taken: Taken::NotAlone, parts: Vec::new(), begun: None };
+        let mut outcome = Outcome { taken: Taken::NotAlone, parts: Vec::new(), begun: Vec::new() };
         if !may() {
             return outcome;
         }
@@ -172,14 +190,9 @@ impl Written {
             return Outcome { taken: Taken::Overlaps, ..outcome };
         }
         outcome.taken = Taken::Yes;
-        if let Some(tail) = state.tail.as_mut()
-            && offset < tail.end()
-            && tail.offset < end
-        {
+        if let Some(tail) = state.tails.iter_mut().find(|tail| offset < tail.end() && tail.offset < end) {
             if !Arc::ptr_eq(&tail.file, file) || offset < tail.offset || tail.end() < end {
-                outcome.taken = Taken::Overlaps;
-                outcome.parts.extend(state.send_tail());
-                return outcome;
+                return Outcome { taken: Taken::Overlaps, parts: state.send_tails(), ..outcome };
             }
             let at = (offset - tail.offset) as usize;
             tail.data[at..at + data.len()].copy_from_slice(data);
@@ -190,37 +203,40 @@ impl Written {
         while !rest.is_empty() {
             let to_boundary = WRITE_PART_BYTES - (at % WRITE_PART_BYTES as u64) as usize;
             let (piece, further) = rest.split_at(rest.len().min(to_boundary));
-            let is_next = |tail: &&mut Tail| Arc::ptr_eq(&tail.file, file) && tail.end() == at;
-            match state.tail.as_mut().filter(is_next) {
-                Some(tail) => {
-                    // It costs no more than its bytes.
-                    if let (Some(room), Some(more)) = (&mut tail.room, room.split(piece.len())) {
-                        room.merge(more);
-                    }
-                    tail.data.extend_from_slice(piece);
+            let is_inside = to_boundary < WRITE_PART_BYTES;
+            let goes_on = |tail: &Tail| is_inside && tail.end() == at && Arc::ptr_eq(&tail.file, file);
+            let number = if let Some(tail) = state.tails.iter_mut().find(|tail| goes_on(tail)) {
+                // It costs no more than its bytes.
+                tail.append(piece, room.split(piece.len()));
+                tail.number
+            } else {
+                let of_piece = if further.is_empty() { room.num_permits() } else { piece.len() };
+                let room = room.split(of_piece);
+                if state.tails.len() >= TAILS_MAX {
+                    outcome.parts.extend(state.send_first());
                 }
-                None => {
-                    outcome.parts.extend(state.send_tail());
-                    let of_piece = if further.is_empty() { room.num_permits() } else { piece.len() };
-                    let room = room.split(of_piece);
-                    state.begin(file, at, piece, begins(at), room);
-                    outcome.begun = Some(state.last);
-                }
-            }
-            if piece.len() == to_boundary {
-                outcome.parts.extend(state.send_tail());
-                outcome.begun = None;
-            }
+                let number = state.begin(file, at, piece, begins(at), room);
+                outcome.begun.push(number);
+                number
+            };
+            outcome.parts.extend(state.join(number));
             (at, rest) = (at + piece.len() as u64, further);
         }
+        outcome.begun.retain(|begun| state.tails.iter().any(|tail| tail.number == *begun));
         outcome
     }
 
-    /// The tail, to be sent; all up to the number is under way then. `only`: if it is that one still.
-    pub(super) fn send_tail(&self, only: Option<u64>) -> (Option<Part>, u64) {
+    /// All tails, or only that of this number, to be sent; all up to the number that comes with them is under way then.
+    pub(super) fn send_tails(&self, only: Option<u64>) -> (Vec<Part>, u64) {
         let mut state = self.state();
-        let is_meant = only.is_none_or(|only| state.tail.as_ref().is_some_and(|tail| tail.number == only));
-        (if is_meant { state.send_tail() } else { None }, state.last)
+        let parts = match only {
+            None => state.send_tails(),
+            Some(only) => {
+                let place = state.tails.iter().position(|tail| tail.number == only);
+                place.and_then(|place| state.send(place)).into_iter().collect()
+            }
+        };
+        (parts, state.last)
     }
 
     /// A part has been stored, or will not be.
@@ -252,24 +268,53 @@ impl State {
         piece: &[u8],
         alone: Option<u64>,
         room: Option<OwnedSemaphorePermit>,
-    ) {
+    ) -> u64 {
         self.last += 1;
         let mut data = BytesMut::with_capacity(FIRST_BYTES.max(piece.len()));
         data.extend_from_slice(piece);
-        self.tail = Some(Tail { number: self.last, file: Arc::clone(file), offset, data, alone, room });
+        let begun = Begun { alone, times: 1 };
+        self.tails.push_back(Tail { number: self.last, file: Arc::clone(file), offset, data, begun, room });
+        self.last
     }
 
-    fn send_tail(&mut self) -> Option<Part> {
-        let tail = self.tail.take()?;
-        self.under_way.insert(tail.offset, (tail.end(), tail.number));
-        self.numbers.insert(tail.number);
-        let Tail { number, file, offset, data, alone, room } = tail;
-        Some(Part { number, file, offset, data: data.freeze(), alone, room })
+    /// Joins a tail that has become longer with the one that it meets, and sends it if it is a block.
+    fn join(&mut self, number: u64) -> Option<Part> {
+        let place = self.tails.iter().position(|tail| tail.number == number)?;
+        let (file, end) = (Arc::clone(&self.tails[place].file), self.tails[place].end());
+        let is_inside = !end.is_multiple_of(WRITE_PART_BYTES as u64);
+        let follows = |tail: &Tail| is_inside && tail.offset == end && Arc::ptr_eq(&tail.file, &file);
+        let next = self.tails.iter().position(follows).and_then(|next| self.tails.remove(next));
+        let place = self.tails.iter().position(|tail| tail.number == number)?;
+        let tail = &mut self.tails[place];
+        if let Some(Tail { data, begun, room, .. }) = next {
+            tail.append(&data, room);
+            let alone = tail.begun.alone.filter(|alone| begun.alone == Some(*alone));
+            tail.begun = Begun { alone, times: tail.begun.times + begun.times };
+        }
+        (tail.data.len() == WRITE_PART_BYTES).then(|| self.send(place)).flatten()
+    }
+
+    fn send(&mut self, place: usize) -> Option<Part> {
+        let Tail { number, file, offset, data, begun, room } = self.tails.remove(place)?;
+        self.under_way.insert(offset, (offset + data.len() as u64, number));
+        self.numbers.insert(number);
+        Some(Part { number, file, offset, data: data.freeze(), begun, room })
+    }
+
+    fn send_first(&mut self) -> Option<Part> {
+        self.send(0)
+    }
+
+    fn send_tails(&mut self) -> Vec<Part> {
+        std::iter::from_fn(|| self.send_first()).collect()
     }
 }
 
 /// Room for what follows a first write: most files are small.
 const FIRST_BYTES: usize = 64 << 10;
+
+/// Tails of a file: of a long write(2) some pieces are under way at a time.
+const TAILS_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -300,18 +345,52 @@ mod tests {
     fn writes_that_follow_each_other_are_one_part() {
         let (behind, file) = (behind(), open());
         let first = write(&behind, &file, 10, b"one");
-        assert_eq!((first.taken, first.parts.len(), first.begun), (Taken::Yes, 0, Some(1)));
-        assert_eq!(write(&behind, &file, 13, b"two").begun, None);
+        assert_eq!((first.taken, first.parts.len(), first.begun), (Taken::Yes, 0, vec![1]));
+        assert_eq!(write(&behind, &file, 13, b"two").begun, []);
         // Written once more, inside.
         assert_eq!(write(&behind, &file, 12, b"ET").taken, Taken::Yes);
-        let elsewhere = write(&behind, &file, 100, b"x");
-        assert_eq!(bytes(&elsewhere.parts), [(10, &b"onETwo"[..])]);
-        assert_eq!(elsewhere.begun, Some(2));
-        // The first tail's time is over: there is another now.
         let written = behind.of(NODE).unwrap();
-        assert!(written.send_tail(Some(1)).0.is_none());
-        let (tail, last) = written.send_tail(Some(2));
-        assert_eq!((bytes(tail.as_slice()), last), (vec![(100, &b"x"[..])], 2));
+        for number in 2..=TAILS_MAX as u64 {
+            let elsewhere = write(&behind, &file, number * 100, b"x");
+            assert_eq!((elsewhere.parts.len(), elsewhere.begun), (0, vec![number]));
+        }
+        // The oldest makes room.
+        let one_more = write(&behind, &file, 1000, b"y");
+        assert_eq!(bytes(&one_more.parts), [(10, &b"onETwo"[..])]);
+        // Its time is over, and it has been sent.
+        assert!(written.send_tails(Some(1)).0.is_empty());
+        assert_eq!(bytes(&written.send_tails(Some(3)).0), [(300, &b"x"[..])]);
+        let (tails, last) = written.send_tails(None);
+        assert_eq!((tails.len(), last), (TAILS_MAX - 1, TAILS_MAX as u64 + 1));
+    }
+
+    #[test]
+    fn pieces_that_overtake_each_other_are_blocks_all_the_same() {
+        let (behind, file, block) = (behind(), open(), WRITE_PART_BYTES);
+        // As the kernel cuts a long write from memory that does not begin with a page.
+        let odd = block - 16;
+        let pieces: Vec<Vec<u8>> = (0..8_u8).map(|number| vec![number; odd]).collect();
+        let (mut parts, mut begins) = (Vec::new(), 0);
+        for number in [1, 0, 3, 2, 5, 4, 6, 7] {
+            let room = Arc::clone(&behind.room).try_acquire_many_owned(odd as u32).unwrap();
+            let piece = ((number * odd) as u64, &pieces[number][..]);
+            let begin = |_| {
+                begins += 1;
+                None
+            };
+            let outcome = behind.begin(NODE).write(&file, piece, room, || true, begin);
+            assert_eq!(outcome.taken, Taken::Yes);
+            parts.extend(outcome.parts);
+        }
+        let (rest, _) = behind.of(NODE).unwrap().send_tails(None);
+        assert_eq!(rest.len(), 1);
+        assert!(parts.iter().all(|part| part.data.len() == block && part.offset as usize % block == 0));
+        let times: u32 = parts.iter().chain(&rest).map(|part| part.begun.times).sum();
+        assert_eq!(times, begins, "each of them ends with its part");
+        parts.extend(rest);
+        parts.sort_by_key(|part| part.offset);
+        let stored: Vec<u8> = parts.iter().flat_map(|part| part.data.iter().copied()).collect();
+        assert!(stored == pieces.concat());
     }
 
     #[test]
@@ -321,7 +400,7 @@ mod tests {
         let half = vec![1; block / 2];
         assert!(write(&behind, &file, 0, &half).parts.is_empty());
         let sent = write(&behind, &file, half.len() as u64, &half);
-        assert_eq!((sent.parts[0].offset, sent.parts[0].data.len(), sent.begun), (0, block, None));
+        assert_eq!((sent.parts[0].offset, sent.parts[0].data.len(), sent.begun), (0, block, vec![]));
         // As the kernel cuts long writes from memory that does not begin with a page.
         let odd = vec![2; block - 16];
         let mut parts = Vec::new();
@@ -332,12 +411,15 @@ mod tests {
         let sizes: Vec<_> =
             parts.iter().map(|part| (part.offset as usize / block, part.data.len())).collect();
         assert_eq!(sizes, [(5, block), (6, block), (7, block)]);
-        let (rest, _) = behind.of(NODE).unwrap().send_tail(None);
-        assert_eq!(rest.unwrap().data.len(), block - 4 * 16);
+        let (rest, _) = behind.of(NODE).unwrap().send_tails(None);
+        assert_eq!(rest[0].data.len(), block - 4 * 16);
         // One that is longer than a block, across two boundaries.
         let sent = write(&behind, &file, 20 * block as u64 - 1, &vec![3; block + 2]);
         let sizes: Vec<_> = sent.parts.iter().map(|part| part.data.len()).collect();
-        assert_eq!((sizes, sent.begun.is_some()), (vec![1, block], true));
+        assert_eq!((sizes, sent.begun.len()), (vec![block], 2));
+        let (rest, _) = behind.of(NODE).unwrap().send_tails(None);
+        let places: Vec<_> = rest.iter().map(|part| part.offset).collect();
+        assert_eq!(places, [20 * block as u64 - 1, 21 * block as u64]);
     }
 
     #[test]
@@ -364,8 +446,8 @@ mod tests {
         // It needs none.
         write(&behind, &file, 0, b"ABC");
         assert_eq!(behind.room.available_permits(), before - 6);
-        let (part, number) = behind.of(NODE).unwrap().send_tail(None);
-        drop(part);
+        let (parts, number) = behind.of(NODE).unwrap().send_tails(None);
+        drop(parts);
         assert_eq!(behind.room.available_permits(), before);
         behind.tidy(NODE);
         assert!(behind.of(NODE).is_some(), "the server has not stored it");
@@ -389,15 +471,17 @@ mod tests {
     async fn whoever_waits_is_told_when_all_before_is_there() {
         let (behind, file) = (behind(), open());
         write(&behind, &file, 0, b"a");
-        let first = write(&behind, &file, 10, b"b").parts.remove(0);
+        write(&behind, &file, 10, b"b");
         let written = behind.of(NODE).unwrap();
-        let (second, last) = written.send_tail(None);
+        let first = written.send_tails(Some(1)).0.remove(0);
+        let (mut rest, last) = written.send_tails(None);
+        let second = rest.remove(0);
         let waiting = tokio::spawn({
             let written = Arc::clone(&written);
             async move { written.settled(last).await }
         });
         tokio::task::yield_now().await;
-        written.settle(second.unwrap().number, 10);
+        written.settle(second.number, 10);
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         // What comes later is not waited for.

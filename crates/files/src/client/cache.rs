@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::behind::Begun;
 use crate::limits::{BLOCK_BYTES, BREAKS_KNOWN_MAX};
 use crate::message::{Attr, Grant, Listed, Place, TOP};
 
@@ -503,6 +504,21 @@ impl Cache {
         Some(block.data.clone())
     }
 
+    /// A whole block of a file, though others of it are being written here: while that one is it is not kept.
+    pub(super) fn block_beside_writes(&self, now: Nanos, node: u64, place: u64) -> Option<Bytes> {
+        let kept = self.nodes.get(&node).filter(|kept| kept.lease.is_some() && now < self.valid_until)?;
+        let block = kept.blocks.get(&place).filter(|block| block.data.len() == BLOCK_BYTES)?;
+        Some(block.data.clone())
+    }
+
+    /// Whether all whole blocks of a file of at least that length are here.
+    pub(super) fn is_here(&self, now: Nanos, node: u64, least: u64) -> bool {
+        self.valid(now, node).and_then(|kept| Some((kept, kept.attr?.size))).is_some_and(|(kept, size)| {
+            let whole = size / BLOCK_BYTES as u64;
+            size >= least && kept.blocks.range(..whole).count() as u64 == whole
+        })
+    }
+
     /// The lease under which parts of a file may be kept now, and what it has seen: another one, or none, when the file
     /// has been changed in between.
     pub(super) fn lease(&self, now: Nanos, node: u64) -> Option<(u64, u64)> {
@@ -519,7 +535,7 @@ impl Cache {
 
     /// It has been made, or not.
     pub(super) fn end_change(&mut self, change: &OwnChange<'_>) {
-        if let Some(kept) = self.end_one(change.node) {
+        if let Some(kept) = self.end_some(change.node, 1) {
             (kept.others, kept.turns) = (kept.others.saturating_sub(1), kept.turns + 1);
         }
         self.drop_changed(change);
@@ -534,17 +550,18 @@ impl Cache {
         alone
     }
 
-    /// It has been stored by the server, or not: then there are no bytes. They are kept if they are a block, the lease under
+    /// It has been stored by the server, with others that it was joined with, or not: then there are no bytes. They are kept if they are a block, the lease under
     /// which they were written is there still, and nothing else was being changed meanwhile: it may have come first or last.
     pub(super) fn end_part(
         &mut self,
         node: u64,
         (from, to): (u64, u64),
-        alone: Option<u64>,
+        Begun { alone, times }: Begun,
         stored: Option<(u64, &Bytes)>,
-    ) {
-        let turns = self.end_one(node).map(|kept| kept.turns);
+    ) -> bool {
+        let turns = self.end_some(node, times).map(|kept| kept.turns);
         self.drop_changed(&OwnChange::of_bytes(node, from, to));
+        let mut is_kept = false;
         if let Some((lease, data)) = stored
             && from.is_multiple_of(BLOCK_BYTES as u64)
             && data.len() == BLOCK_BYTES
@@ -553,8 +570,10 @@ impl Cache {
             && self.nodes.get(&node).is_some_and(|kept| kept.lease == Some(lease))
         {
             self.put_block(node, from / BLOCK_BYTES as u64, data.clone());
+            is_kept = true;
         }
         self.forget_if_unused(node);
+        is_kept
     }
 
     fn begin_one(&mut self, node: u64) -> &mut Kept {
@@ -566,10 +585,10 @@ impl Cache {
         kept
     }
 
-    fn end_one(&mut self, node: u64) -> Option<&mut Kept> {
+    fn end_some(&mut self, node: u64, times: u32) -> Option<&mut Kept> {
         self.changes += 1;
         let kept = self.nodes.get_mut(&node)?;
-        kept.changing = kept.changing.saturating_sub(1);
+        kept.changing = kept.changing.saturating_sub(times);
         kept.last_change = self.changes;
         Some(kept)
     }
@@ -585,7 +604,8 @@ impl Cache {
         if change.rights {
             self.drop_all(change.node);
         } else if let Some((from, to)) = change.bytes {
-            self.drop_blocks(change.node, from / BLOCK_BYTES as u64, to / BLOCK_BYTES as u64);
+            let last = from.max(to.saturating_sub(1)); // the byte at `to` is as it was
+            self.drop_blocks(change.node, from / BLOCK_BYTES as u64, last / BLOCK_BYTES as u64);
             self.drop_short(change.node);
         }
     }
@@ -773,11 +793,15 @@ mod tests {
         let data = Bytes::from(vec![1; BLOCK_BYTES]);
         let write = |cache: &mut Cache, lease, offset: u64| {
             let alone = cache.begin_part(NODE, offset);
-            cache.end_part(NODE, (offset, offset + data.len() as u64), alone, Some((lease, &data)));
+            let begun = Begun { alone, times: 1 };
+            cache.end_part(NODE, (offset, offset + data.len() as u64), begun, Some((lease, &data)));
             learn(cache, 1, 2 << 20);
         };
         write(&mut cache, 1, 0);
         write(&mut cache, 1, BLOCK_BYTES as u64);
+        assert!(cache.block(0, NODE, 0).is_some() && cache.block(0, NODE, 1).is_some());
+        // The block after one that comes to the server is as it was.
+        write(&mut cache, 1, 0);
         assert!(cache.block(0, NODE, 0).is_some() && cache.block(0, NODE, 1).is_some());
         // Written elsewhere in the second.
         write(&mut cache, 1, BLOCK_BYTES as u64 + 5);
@@ -796,7 +820,7 @@ mod tests {
                 alone
             };
             cache.end_change(&change);
-            cache.end_part(NODE, (0, BLOCK_BYTES as u64), alone, Some((1, &data)));
+            cache.end_part(NODE, (0, BLOCK_BYTES as u64), Begun { alone, times: 1 }, Some((1, &data)));
             learn(&mut cache, 1, 2 << 20);
             assert!(cache.block(0, NODE, 0).is_none());
         }

@@ -581,6 +581,7 @@ impl Remote {
             self.mode_changes(node);
         }
         let change = OwnChange { bytes: size.map(|size| (size, u64::MAX)), rights, ..OwnChange::of(node) };
+        let _no_stores = if size.is_some() { Some(self.without_stores(node).await) } else { None };
         if size.is_some() {
             self.stored(node);
         }
@@ -708,6 +709,7 @@ impl Remote {
         let mode = created.node.attr.mode;
         let far = Far { exclusive: created.exclusive, mode };
         self.add_file(number, created.node.attr.node, flags, Some(far));
+        drop(self.without_stores(created.node.attr.node).await); // it may have been there
         Ok((created.node.attr, number))
     }
 

@@ -196,8 +196,9 @@ impl Remote {
         let _ = tokio::time::timeout(OVERDUE_AFTER, opening.join_all()).await;
     }
 
-    /// Opens a file. One that is kept whole was allowed to be read: its reader need not ask.
-    pub async fn open(&self, node: u64, flags: OFlags) -> Result<u64, Errno> {
+    /// Opens a file: by what number, and whether it should be read by way of the kernel's pages. One that is kept whole was
+    /// allowed to be read: its reader need not ask.
+    pub async fn open(&self, node: u64, flags: OFlags) -> Result<(u64, bool), Errno> {
         let only_reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let is_kept = only_reads && {
             let (mut cache, now) = (self.inner.client.cache(), now());
@@ -206,9 +207,12 @@ impl Remote {
                 && (0..blocks).all(|place| cache.block(now, node, place).is_some())
         };
         let number = self.file_number();
+        // From then on it may be written to in memory, or is empty.
+        let changes = flags.contains(OFlags::RDWR) || flags.contains(OFlags::TRUNC);
+        let _no_stores = if changes { Some(self.without_stores(node).await) } else { None };
         let far = if is_kept { None } else { Some(self.open_far(number, node, flags).await?) };
         self.add_file(number, node, flags, far);
-        Ok(number)
+        Ok((number, self.reads_by_pages(node, flags)))
     }
 
     /// As [`read`](Self::read), if no more is to be done for it than to take bytes that are here.
@@ -404,8 +408,9 @@ impl Remote {
         let room = Arc::clone(&self.inner.client.behind.room);
         let Ok(room) = room.try_acquire_many_owned(room_of(data)) else { return false };
         let Ok(file) = self.open_file(file) else { return false };
-        let _writing = self.writing(&file, how);
-        if !how.later && self.keeps_pages(file.node) {
+        let bytes = bytes_of(&file, offset, data.len());
+        let _writing = self.writing(&file, &bytes, how);
+        if !how.later && self.keeps_pages(file.node, &bytes) {
             return false;
         }
         let is_well = lock(&file.failure).is_none() && file.is_patient(how);
@@ -422,10 +427,11 @@ impl Remote {
         if !how.later {
             file.check()?; // else the kernel would throw pages away for what they have nothing to do with
         }
-        let _writing = self.writing(&file, how);
+        let bytes = bytes_of(&file, offset, data.len());
+        let _writing = self.writing(&file, &bytes, how);
         let fits = room_of(&data) as usize <= self.inner.client.behind.bytes_max;
         // Others see it as soon as the pages here have been dropped.
-        let may_wait = how.later || !self.keeps_pages(file.node);
+        let may_wait = how.later || !self.keeps_pages(file.node, &bytes);
         while fits && may_wait && file.is_patient(how) && file.exclusive.load(Ordering::SeqCst) != 0 {
             let Ok(room) = self.room(room_of(&data)).await else { break };
             match self.write_behind(&file, offset, &data, room) {
@@ -437,9 +443,7 @@ impl Remote {
         // Later than what was written before.
         self.flush_node(file.node).await;
         let far = self.far(&file).await?;
-        let end = offset.saturating_add(data.len() as u64);
-        let bytes = if file.flags.contains(OFlags::APPEND) { (0, u64::MAX) } else { (offset, end) };
-        let change = [OwnChange::of_bytes(file.node, bytes.0, bytes.1)];
+        let change = [OwnChange::of_bytes(file.node, bytes.start, bytes.end)];
         let changing = Changing::begin(&self.inner.client, &change);
         let under_way = self.in_time(self.begin_write()).await?.ok_or(Errno::IO)?;
         let mut written = self.write_far(&file, far, offset, data, how).await;
@@ -464,17 +468,16 @@ impl Remote {
             return Ok(room);
         }
         for node in behind.nodes() {
-            self.send_tail(node, None);
+            self.send_tails(node, None);
         }
         Arc::clone(&behind.room).acquire_many_owned(bytes).await
     }
 
     /// Sends what a file's writers have not, or only if that is the tail of this number.
-    pub(super) fn send_tail(&self, node: u64, only: Option<u64>) {
+    pub(super) fn send_tails(&self, node: u64, only: Option<u64>) {
         let behind = &self.inner.client.behind;
-        if let Some(part) = behind.of(node).and_then(|written| written.send_tail(only).0) {
-            self.send(part);
-        }
+        let parts = behind.of(node).map(|written| written.send_tails(only).0);
+        parts.into_iter().flatten().for_each(|part| self.send(part));
         behind.tidy(node);
     }
 
@@ -499,11 +502,11 @@ impl Remote {
             client.cache().set_taken(client.behind.bytes());
         }
         parts.into_iter().for_each(|part| self.send(part));
-        if let Some(number) = begun {
+        for number in begun {
             let remote = self.clone();
             self.inner.runtime.spawn(async move {
                 tokio::time::sleep(WRITE_BEHIND).await;
-                remote.send_tail(node, Some(number));
+                remote.send_tails(node, Some(number));
             });
         }
         client.behind.tidy(node);
@@ -518,7 +521,7 @@ impl Remote {
         let remote = self.clone();
         let session = self.inner.present.borrow().number();
         self.inner.runtime.spawn(async move {
-            let Part { number, file, offset, data, alone, room } = part;
+            let Part { number, file, offset, data, begun, room } = part;
             let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
             let sent = async {
                 let _turn = client.behind.turns.acquire().await;
@@ -532,7 +535,7 @@ impl Remote {
             };
             let mut cache = client.cache();
             let lease = file.exclusive.load(Ordering::SeqCst);
-            cache.end_part(node, (offset, end), alone, sent.is_ok().then_some((lease, &data)));
+            let is_kept = cache.end_part(node, (offset, end), begun, sent.is_ok().then_some((lease, &data)));
             drop((room, data));
             cache.set_taken(client.behind.bytes());
             client.may_forget(cache);
@@ -543,6 +546,9 @@ impl Remote {
                 written.settle(number, offset);
             }
             client.behind.tidy(node);
+            if is_kept {
+                remote.store_written(node, offset / BLOCK);
+            }
         });
     }
 
@@ -581,10 +587,8 @@ impl Remote {
     pub(super) async fn flush_node(&self, node: u64) {
         let behind = &self.inner.client.behind;
         let Some(written) = behind.of(node) else { return };
-        let (part, last) = written.send_tail(None);
-        if let Some(part) = part {
-            self.send(part);
-        }
+        let (parts, last) = written.send_tails(None);
+        parts.into_iter().for_each(|part| self.send(part));
         written.settled(last).await;
         drop(written);
         behind.tidy(node);
@@ -670,7 +674,8 @@ impl Remote {
         if lags && !many_wait {
             self.settle_below(file, far, first).await?;
         }
-        if appends || drops_set_id || many_wait || (!later && self.keeps_pages(file.node)) {
+        let keeps_pages = || self.keeps_pages(file.node, &bytes_of(file, offset, data.len()));
+        if appends || drops_set_id || many_wait || (!later && keeps_pages()) {
             return self.write_in_parts(far, offset, &data, how).await;
         }
         self.write_over_lanes(file, far, offset, data, how).await
@@ -819,6 +824,7 @@ impl Remote {
     pub async fn allocate(&self, file: u64, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
         let file = self.open_file(file)?;
         self.flush_node(file.node).await;
+        let _no_stores = self.without_stores(file.node).await;
         let far = self.far(&file).await?;
         let change = OwnChange::of_bytes(file.node, offset, u64::MAX);
         self.stored(file.node);
@@ -842,12 +848,20 @@ impl Remote {
     ) -> Result<u64, Errno> {
         let (from_file, to_file) = (self.open_file(from_file)?, self.open_file(to_file)?);
         self.flush_all([from_file.node, to_file.node]).await;
+        let _no_stores = self.without_stores(to_file.node).await;
         let change = OwnChange::of_bytes(to_file.node, to, u64::MAX);
         self.stored(to_file.node);
         let (from_file, to_file) = (self.far(&from_file).await?, self.far(&to_file).await?);
         let ask = CopyRange { from_file, from, to_file, to, length };
         Ok(self.change(ask, &[change], |_, _| {}).await?.count)
     }
+}
+
+/// What a write changes.
+fn bytes_of(file: &OpenFile, offset: u64, length: usize) -> Range<u64> {
+    // The server chooses the place.
+    let anywhere = file.flags.contains(OFlags::APPEND);
+    if anywhere { 0..u64::MAX } else { offset..offset.saturating_add(length as u64) }
 }
 
 /// Room that a write takes: small ones cost more than their bytes.

@@ -308,7 +308,7 @@ impl Remote {
         self.inner.forfeited.send_replace(number);
         // What waits to be sent is lost as it is.
         for node in behind.nodes() {
-            self.send_tail(node, None);
+            self.send_tails(node, None);
         }
     }
 

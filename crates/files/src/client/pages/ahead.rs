@@ -1,0 +1,122 @@
+//! Files that are read by way of the kernel's pages: which, and how their bytes come there before anybody asks.
+//!
+//! A long file that is here whole, and that nobody here may write to, is read from pages as fast as memory is. Blocks are stored
+//! there ahead of a reader, and while a file is written, so that it can be read as soon as it is closed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+
+use super::super::open_files::OpenFile;
+use super::super::{Remote, lock, now};
+use super::Writing;
+use super::table::LONG_BYTES;
+use crate::limits::BLOCK_BYTES;
+use crate::message::Map;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Of the time, what storing blocks that were written may take: it delays their writer.
+const SHARE_OF_TIME: u32 = 8;
+
+impl Remote {
+    /// Whether a file that is opened like that should be read by way of the kernel's pages.
+    pub(in super::super) fn reads_by_pages(&self, node: u64, flags: OFlags) -> bool {
+        let changes = OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC;
+        if flags.intersects(changes | OFlags::DIRECT) || self.inner.client.pages.cache.get().is_none() {
+            return false;
+        }
+        let is_here = self.inner.client.cache().is_here(now(), node, LONG_BYTES);
+        let writes = |file: &Arc<OpenFile>| file.node == node && file.flags.intersects(changes);
+        is_here && !lock(&self.inner.files).values().any(writes)
+    }
+
+    /// Nothing is stored of a file until the returned is dropped: a store that comes late would make it longer again, or undo
+    /// what has been written to its pages in memory.
+    pub(in super::super) async fn without_stores(&self, node: u64) -> Writing<'_> {
+        let writing = self.writes_pages(node, 0..u64::MAX);
+        while lock(&self.inner.client.pages.table).is_storing(node) {
+            tokio::time::sleep(super::PAUSE).await;
+        }
+        writing
+    }
+
+    /// A program has asked for pages up to `end`, and most likely asks for the next.
+    pub(super) fn store_behind_reader(&self, node: u64, end: u64) {
+        let place = end.saturating_sub(1) / BLOCK;
+        let begins = {
+            let mut table = lock(&self.inner.client.pages.table);
+            table.is_leased(node) && table.reads_ahead(node, place)
+        };
+        if begins {
+            self.inner.runtime.spawn(self.clone().store_all(node, 1));
+        }
+    }
+
+    /// A block that was written here has come to the server, and is here.
+    pub(in super::super) fn store_written(&self, node: u64, place: u64) {
+        let pages = &self.inner.client.pages;
+        if pages.cache.get().is_none() || self.may_be_written_to(node) {
+            return;
+        }
+        if lock(&pages.table).has_written(node, place) {
+            let remote = self.clone();
+            self.inner.runtime.spawn(async move {
+                if remote.lease_pages(node).await {
+                    remote.store_all(node, SHARE_OF_TIME).await;
+                } else {
+                    lock(&remote.inner.client.pages.table).give_up_stores(node);
+                }
+            });
+        }
+    }
+
+    /// Asks for a lease on pages, if there is none.
+    async fn lease_pages(&self, node: u64) -> bool {
+        let table = &self.inner.client.pages.table;
+        if lock(table).is_leased(node) {
+            return true;
+        }
+        let seen = lock(table).see(node, 0, false);
+        if seen.is_returning {
+            return false;
+        }
+        let Ok(mapped) = self.learn(Map { node, alone: false }, |_, _, _| {}).await else { return false };
+        if mapped.serial != 0 {
+            let _ = lock(table).granted(node, seen, mapped.serial, mapped.alone);
+        }
+        lock(table).is_leased(node)
+    }
+
+    /// Stores blocks as long as there are some, for one part of the time in so many.
+    async fn store_all(self, node: u64, part: u32) {
+        loop {
+            let Some(place) = lock(&self.inner.client.pages.table).next_store(node) else { return };
+            let begun = Instant::now();
+            self.store_block(node, place).await;
+            tokio::time::sleep(begun.elapsed().min(STORE_MAX) * (part - 1)).await;
+        }
+    }
+
+    async fn store_block(&self, node: u64, place: u64) {
+        let pages = &self.inner.client.pages;
+        let Some(cache) = pages.cache.get().map(Arc::clone) else { return };
+        let bytes = place * BLOCK..(place + 1) * BLOCK;
+        let number = {
+            let valid = self.inner.client.cache().valid_for(now()) > 0;
+            let mut table = lock(&pages.table);
+            if self.may_be_written_to(node) { None } else { table.stores(node, bytes, valid) }
+        };
+        let Some(number) = number else { return };
+        let block = self.inner.client.cache().block_beside_writes(now(), node, place);
+        if let Some(block) = block {
+            let store = move || cache.store(node, place * BLOCK, &block);
+            let _ = self.inner.runtime.spawn_blocking(store).await; // or it panicked
+        }
+        lock(&pages.table).came(node, number);
+    }
+}
+
+/// A block that takes longer has waited for something else.
+const STORE_MAX: Duration = Duration::from_millis(10);

@@ -1,0 +1,394 @@
+//! What is known of leases on pages, and of pages on their way to the kernel. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::Nanos;
+use crate::limits::BLOCK_BYTES;
+use crate::message::Grant;
+use crate::ranges::RangeSet;
+
+/// Of all nodes.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    nodes: HashMap<u64, Kept>,
+    /// Sessions that are over.
+    sessions: u64,
+    last: u64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// Number, and whether pages may be written to in memory.
+    lease: Option<(u64, bool)>,
+    /// The highest number that was broken.
+    broken: u64,
+    /// On their way to the kernel.
+    coming: BTreeMap<u64, Coming>,
+    /// What the kernel may have.
+    given: RangeSet,
+    /// Writes of programs here that are under way.
+    writing: BTreeMap<u64, Range<u64>>,
+    /// How often pages are being given back just now, and how often they have been.
+    returning: u32,
+    returned: u64,
+    /// Who gives back waits for the one before.
+    turns: Arc<tokio::sync::Mutex<()>>,
+    /// When that began, or its last pass.
+    pass_since: Nanos,
+    /// Filled meanwhile.
+    again: RangeSet,
+    /// When one was filled last.
+    filled_at: Nanos,
+    ahead: Ahead,
+}
+
+#[derive(Debug)]
+struct Coming {
+    bytes: Range<u64>,
+    /// Nobody has asked for it.
+    is_store: bool,
+    /// Its bytes are read under a lease, or one has been asked for.
+    is_leased: bool,
+    /// A write of a program here has begun or ended since its bytes were asked for.
+    is_old: bool,
+}
+
+/// What was known before a page's bytes were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    number: u64,
+    pub(super) lease: Option<u64>,
+    /// Pages are being given back: no lease is to be had, and none is needed.
+    pub(super) is_returning: bool,
+    returned: u64,
+    sessions: u64,
+}
+
+/// Blocks that are stored before anybody asks for their pages.
+#[derive(Debug)]
+struct Ahead {
+    places: BTreeSet<u64>,
+    is_running: bool,
+    /// Where a program has read last, and how far ahead of it blocks have been chosen.
+    read_at: u64,
+    window: u64,
+    until: u64,
+    /// Blocks that were written are chosen from now on.
+    is_long: bool,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        let places = BTreeSet::new();
+        Self { places, is_running: false, read_at: 0, window: WINDOW_FIRST, until: 0, is_long: false }
+    }
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Table {
+    fn kept(&mut self, node: u64) -> &mut Kept {
+        self.nodes.entry(node).or_default()
+    }
+
+    /// A page is asked for: by what number it is told that it has [`come`](Self::came).
+    pub(super) fn comes(&mut self, node: u64, bytes: Range<u64>) -> u64 {
+        self.last += 1;
+        let number = self.last;
+        let kept = self.kept(node);
+        // The kernel does not ask for what it has; and it does not drop what it waits for before it is there.
+        kept.given.remove(bytes.start, bytes.end);
+        kept.again.remove(bytes.start, bytes.end);
+        kept.coming.insert(number, Coming { bytes, is_store: false, is_leased: false, is_old: false });
+        number
+    }
+
+    /// It is there, or will not be.
+    pub(super) fn came(&mut self, node: u64, number: u64) {
+        if let Some(kept) = self.nodes.get_mut(&node) {
+            kept.coming.remove(&number);
+        }
+    }
+
+    /// Whether bytes for pages are not to be read yet: others are being given back, and these would have to be at once, so that
+    /// who reads on and on would hold up whoever waits for that. After a while they are: the kernel may wait for them.
+    pub(super) fn must_wait(&self, now: Nanos, node: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|kept| kept.returning > 0 && !kept.is_late(now))
+    }
+
+    /// Bytes are read from now on. `alone`: pages may be written to in memory.
+    pub(super) fn see(&mut self, node: u64, number: u64, alone: bool) -> Seen {
+        let sessions = self.sessions;
+        let kept = self.kept(node);
+        let lease = kept.lease.filter(|(_, is_alone)| *is_alone || !alone).map(|(serial, _)| serial);
+        if let Some(coming) = kept.coming.get_mut(&number) {
+            (coming.is_leased, coming.is_old) = (kept.returning == 0, false);
+        }
+        Seen { number, lease, is_returning: kept.returning > 0, returned: kept.returned, sessions }
+    }
+
+    /// Whether the kernel may have pages with some of these bytes, or has them soon.
+    pub(super) fn keeps(&self, node: u64, bytes: &Range<u64>) -> bool {
+        self.nodes.get(&node).is_some_and(|kept| {
+            kept.returning > 0
+                || kept.given.overlaps(bytes.start, bytes.end)
+                || kept.coming.values().any(|coming| overlap(&coming.bytes, bytes))
+        })
+    }
+
+    /// A program here writes: by what number it is told that it has [`written`](Self::written).
+    pub(super) fn writes(&mut self, node: u64, bytes: Range<u64>) -> u64 {
+        self.last += 1;
+        let number = self.last;
+        let kept = self.kept(node);
+        kept.age(&bytes);
+        kept.writing.insert(number, bytes);
+        number
+    }
+
+    /// It has.
+    pub(super) fn written(&mut self, node: u64, number: u64) {
+        if let Some(kept) = self.nodes.get_mut(&node)
+            && let Some(bytes) = kept.writing.remove(&number)
+        {
+            kept.age(&bytes);
+        }
+    }
+
+    /// The server has granted a lease to who has asked after seeing that: what is to be seen now. Nothing has been read before.
+    pub(super) fn granted(&mut self, node: u64, seen: Seen, serial: u64, alone: bool) -> Seen {
+        let sessions = self.sessions;
+        let Some(kept) = self.nodes.get_mut(&node) else { return seen };
+        if seen.sessions == sessions
+            && serial > kept.broken
+            && kept.lease.is_none_or(|(known, is_alone)| known < serial || (known == serial && !is_alone))
+        {
+            kept.lease = Some((serial, alone));
+        }
+        if let Some(coming) = kept.coming.get_mut(&seen.number) {
+            coming.is_old = false;
+        }
+        let lease = kept.lease.filter(|(known, _)| *known == serial).map(|(known, _)| known);
+        Seen { lease, returned: kept.returned, sessions, ..seen }
+    }
+
+    /// Whether bytes that were read after seeing that may fill a page now. `valid`: leases may be used.
+    pub(super) fn may_fill(&mut self, now: Nanos, node: u64, seen: Seen, alone: bool, valid: bool) -> bool {
+        let sessions = self.sessions;
+        let kept = self.kept(node);
+        let lease = kept.lease.filter(|(_, is_alone)| *is_alone || !alone).map(|(serial, _)| serial);
+        let Some(coming) = kept.coming.get(&seen.number) else { return false };
+        let (bytes, is_old, is_awaited) = (coming.bytes.clone(), coming.is_old, coming.is_leased);
+        let is_written = kept.writing.values().any(|writing| overlap(writing, &bytes));
+        let is_same = (seen.returned, seen.sessions) == (kept.returned, sessions);
+        // Else nobody has changed them since they were read, and nobody does before this page is given back, too.
+        let is_leased = is_same
+            && kept.returning == 0
+            && lease.is_some()
+            && lease == seen.lease
+            && !is_old
+            && !is_written;
+        let is_returning = is_same && kept.returning > 0 && (is_awaited || kept.is_late(now));
+        if is_returning {
+            kept.again.insert(bytes.start, bytes.end);
+        }
+        let may = (is_leased && valid) || is_returning;
+        if may {
+            kept.filled_at = now;
+            kept.give(&bytes);
+        }
+        may
+    }
+
+    /// How long whoever has just got a page should be left with it, and who gives back before.
+    /// `None`: nobody has pages of that.
+    pub(super) fn broken(
+        &mut self,
+        now: Nanos,
+        Grant { node, serial }: Grant,
+    ) -> Option<(Duration, Arc<tokio::sync::Mutex<()>>)> {
+        let kept = self.nodes.get_mut(&node)?;
+        kept.broken = kept.broken.max(serial);
+        kept.lease = kept.lease.filter(|(known, _)| *known > serial);
+        Some(kept.returns(now))
+    }
+
+    /// A pass begins, of these bytes: in the first all that the kernel may have, then what was filled meanwhile. `None`: not yet,
+    /// some are on their way under the lease. (Whoever has asked for one before gets its page: else clients could take leases from
+    /// each other without anybody getting a page.)
+    pub(super) fn begin_pass(&mut self, now: Nanos, node: u64, is_first: bool) -> Option<RangeSet> {
+        let kept = self.nodes.get_mut(&node)?;
+        if kept.coming.values().any(|coming| coming.is_leased) {
+            return None;
+        }
+        kept.pass_since = now;
+        let again = std::mem::take(&mut kept.again);
+        Some(if is_first { kept.given.clone() } else { again })
+    }
+
+    /// A pass is over; true: another is needed.
+    pub(super) fn end_pass(&mut self, node: u64) -> bool {
+        let Some(kept) = self.nodes.get_mut(&node) else { return false };
+        if !kept.again.is_empty() {
+            return true;
+        }
+        kept.returning = kept.returning.saturating_sub(1);
+        kept.returned += 1;
+        if kept.returning == 0 {
+            kept.given = RangeSet::default();
+        }
+        false
+    }
+
+    /// Whether something is being stored.
+    pub(super) fn is_storing(&self, node: u64) -> bool {
+        let is_store = |kept: &Kept| kept.coming.values().any(|coming| coming.is_store);
+        self.nodes.get(&node).is_some_and(is_store)
+    }
+
+    /// Whether shared pages may be kept under a lease now.
+    pub(super) fn is_leased(&self, node: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|kept| kept.returning == 0 && kept.lease.is_some())
+    }
+
+    /// Bytes are to be stored that nobody has asked for: if they may be, by what number it is told that they have
+    /// [`come`](Self::came). They are to be read after this: whoever writes to them from now on has them given back.
+    pub(super) fn stores(&mut self, node: u64, bytes: Range<u64>, valid: bool) -> Option<u64> {
+        let kept = self.nodes.get_mut(&node)?;
+        // Pages that may be written to in memory may know more.
+        let is_leased = valid && kept.returning == 0 && kept.lease.is_some_and(|(_, alone)| !alone);
+        if !is_leased || kept.writing.values().any(|writing| overlap(writing, &bytes)) {
+            return None;
+        }
+        kept.give(&bytes);
+        self.last += 1;
+        kept.coming.insert(self.last, Coming { bytes, is_store: true, is_leased: true, is_old: false });
+        Some(self.last)
+    }
+
+    /// The session is over, and all leases with it: whose pages are to be given back, see [`broken`](Self::broken).
+    pub(super) fn session_lost(&mut self, now: Nanos) -> Vec<(u64, Arc<tokio::sync::Mutex<()>>)> {
+        self.sessions += 1;
+        self.expired(now)
+    }
+
+    /// Leases are over for now.
+    pub(super) fn expired(&mut self, now: Nanos) -> Vec<(u64, Arc<tokio::sync::Mutex<()>>)> {
+        let had = |(node, kept): (&u64, &mut Kept)| {
+            kept.lease.take()?;
+            // Nobody waits for these pages, and those on their way may wait for the server for long.
+            kept.coming.values_mut().for_each(|coming| coming.is_leased = coming.is_store);
+            Some((*node, kept.returns(now).1))
+        };
+        self.nodes.iter_mut().filter_map(had).collect()
+    }
+
+    /// Nobody here uses a node any more.
+    pub(super) fn forget(&mut self, node: u64) {
+        let is_unused =
+            |kept: &Kept| kept.returning == 0 && kept.coming.is_empty() && kept.writing.is_empty();
+        if self.nodes.get(&node).is_some_and(is_unused) {
+            self.nodes.remove(&node);
+        }
+    }
+
+    /// A program has had to ask for a page of this block: those behind it are stored if it reads one after the other. True:
+    /// [`next_store`](Self::next_store) is to be asked for them.
+    pub(super) fn reads_ahead(&mut self, node: u64, place: u64) -> bool {
+        let ahead = &mut self.kept(node).ahead;
+        let follows = (ahead.read_at..=ahead.until.max(ahead.read_at + 1)).contains(&place);
+        ahead.read_at = place;
+        if !follows {
+            (ahead.window, ahead.until) = (WINDOW_FIRST, place);
+            return false;
+        }
+        if !ahead.places.is_empty() || place + 1 < ahead.until {
+            return false;
+        }
+        let from = place + 1;
+        ahead.until = from + ahead.window;
+        ahead.window = (ahead.window * 4).min(WINDOW_MAX);
+        ahead.places.extend(from..ahead.until);
+        !std::mem::replace(&mut ahead.is_running, true)
+    }
+
+    /// A block that was written here has come to the server, and is here. As above.
+    pub(super) fn has_written(&mut self, node: u64, place: u64) -> bool {
+        let ahead = &mut self.kept(node).ahead;
+        if ahead.is_long {
+            ahead.places.insert(place);
+        } else if (place + 1) * BLOCK_BYTES as u64 >= LONG_BYTES {
+            ahead.is_long = true;
+            ahead.places.extend(0..=place);
+        } else {
+            return false;
+        }
+        !std::mem::replace(&mut ahead.is_running, true)
+    }
+
+    /// The block that is to be stored next; after `None` that is over.
+    pub(super) fn next_store(&mut self, node: u64) -> Option<u64> {
+        let ahead = &mut self.nodes.get_mut(&node)?.ahead;
+        let next = ahead.places.pop_first();
+        ahead.is_running = next.is_some();
+        next
+    }
+
+    /// None of those that were chosen are to be stored.
+    pub(super) fn give_up_stores(&mut self, node: u64) {
+        if let Some(kept) = self.nodes.get_mut(&node) {
+            kept.ahead.places.clear();
+            kept.ahead.is_running = false;
+        }
+    }
+}
+
+impl Kept {
+    /// Programs here write to these bytes: what was read of them before is old.
+    fn age(&mut self, bytes: &Range<u64>) {
+        for coming in self.coming.values_mut().filter(|coming| overlap(&coming.bytes, bytes)) {
+            coming.is_old = true;
+        }
+    }
+
+    fn is_late(&self, now: Nanos) -> bool {
+        now >= self.pass_since + LATE.as_nanos() as Nanos
+    }
+
+    fn give(&mut self, bytes: &Range<u64>) {
+        if self.given.count() >= GIVEN_MAX {
+            self.given.insert(0, u64::MAX);
+        }
+        self.given.insert(bytes.start, bytes.end);
+    }
+
+    fn returns(&mut self, now: Nanos) -> (Duration, Arc<tokio::sync::Mutex<()>>) {
+        self.returning += 1;
+        self.pass_since = now;
+        self.ahead.places.clear();
+        let left = (self.filled_at + TURN.as_nanos() as Nanos).saturating_sub(now);
+        (Duration::from_nanos(left).min(TURN), Arc::clone(&self.turns))
+    }
+}
+
+/// Who has got a page keeps it so long: else two who both write to memory take it from each other before they come to
+/// write, again and again.
+const TURN: Duration = Duration::from_millis(5);
+
+/// A pass takes less, unless the kernel waits for a page that it asked for before that was known here.
+pub(super) const LATE: Duration = Duration::from_millis(3);
+
+/// Ranges that are told apart; beyond that a file is taken as a whole.
+const GIVEN_MAX: usize = 1000;
+
+/// Files from this length on are read by way of the kernel's pages, where they are here. Shorter ones are read at once anyway.
+pub(super) const LONG_BYTES: u64 = 16 << 20;
+
+/// Blocks that are stored ahead of a reader, at first and at most: it comes to the end of them as fast as memory is read.
+const WINDOW_FIRST: u64 = 4;
+const WINDOW_MAX: u64 = 64;
