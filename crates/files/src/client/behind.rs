@@ -384,7 +384,9 @@ mod tests {
         }
         let (rest, _) = behind.of(NODE).unwrap().send_tails(None);
         assert_eq!(rest.len(), 1);
-        assert!(parts.iter().all(|part| part.data.len() == block && part.offset as usize % block == 0));
+        assert!(
+            parts.iter().all(|part| part.data.len() == block && part.offset.is_multiple_of(block as u64))
+        );
         let times: u32 = parts.iter().chain(&rest).map(|part| part.begun.times).sum();
         assert_eq!(times, begins, "each of them ends with its part");
         parts.extend(rest);

@@ -109,6 +109,9 @@ const FILE: &str = "longhaul-bench-io.tmp";
 /// What is in the directory afterwards is not what was to be measured.
 const REMOUNT_FAILED: &str = "it cannot be mounted anew";
 
+/// What came before, a long file that is removed as well, is over then, at the far end, too.
+const REST: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 1000 });
+
 /// Each such page of the file begins with its place and the number of the run that wrote it.
 const PAGE: usize = 4096;
 const STAMP: usize = 16;
@@ -213,6 +216,7 @@ impl FileIo {
             failure: None,
         };
         let ready = self.make_ready(directory, pattern);
+        std::thread::sleep(REST);
         let done = ready.and_then(|path| match pattern {
             Pattern::CreateWrite => self.write(&path, true, number, &mut run),
             Pattern::Overwrite => self.write(&path, false, number, &mut run),
