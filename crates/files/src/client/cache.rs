@@ -5,7 +5,7 @@
 //! not been broken on its way here, and no change of one's own has been under way since it was asked for. Nothing is
 //! used after the leases' term.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ struct Kept {
     target: Option<Bytes>,
     /// What a directory has under names; `None`: nothing.
     names: HashMap<Bytes, Option<u64>>,
+    /// What is not among these is under no name, but for these, which are not known.
+    but_for: Option<HashSet<Bytes>>,
     /// All of a directory, in its order.
     listing: Option<Arc<Vec<Listed>>>,
     /// Parts of a file, by their place; all [`BLOCK_BYTES`] long but the last.
@@ -153,7 +155,7 @@ impl Cache {
     /// What is kept of a node, but for its lease.
     fn drop_all(&mut self, node: u64) {
         let Some(kept) = self.nodes.get_mut(&node) else { return };
-        (kept.attr, kept.target) = (None, None);
+        (kept.attr, kept.target, kept.but_for) = (None, None, None);
         kept.names.clear();
         let listing = kept.listing.take();
         self.drop_blocks(node, 0, u64::MAX);
@@ -352,6 +354,9 @@ impl Cache {
     /// Keeps what a directory has under a name, or that it has nothing.
     pub(super) fn keep_name(&mut self, turn: Turn, parent: u64, name: Bytes, node: Option<u64>) {
         if let Some(kept) = self.keeps(turn, parent) {
+            if let Some(names) = &mut kept.but_for {
+                names.remove(&name);
+            }
             kept.names.insert(name, node);
         }
     }
@@ -359,11 +364,15 @@ impl Cache {
     /// Keeps all of a directory, with the names in it.
     pub(super) fn keep_listing(&mut self, turn: Turn, node: u64, listing: Arc<Vec<Listed>>) -> bool {
         let Some(kept) = self.keeps(turn, node) else { return false };
+        let mut but_for = HashSet::new();
         for entry in listing.iter() {
             if let Some(attr) = entry.attr {
                 kept.names.insert(entry.name.clone(), Some(attr.node));
+            } else {
+                but_for.insert(entry.name.clone());
             }
         }
+        kept.but_for = Some(but_for);
         let before = kept.listing.replace(listing);
         drop(before);
         true
@@ -450,7 +459,7 @@ impl Cache {
         let dir = self.valid(now, parent)?;
         let found = match dir.names.get(name) {
             Some(&node) => node,
-            None if dir.listing.is_some() => None,
+            None if dir.but_for.as_ref().is_some_and(|names| !names.contains(name)) => None,
             None => return None,
         };
         let attr = match found {
@@ -598,6 +607,10 @@ impl Cache {
         kept.attr = None;
         if let Some(name) = change.name {
             kept.names.remove(name);
+            kept.but_for = kept.but_for.take().filter(|names| names.len() < BUT_FOR_MAX).map(|mut names| {
+                names.insert(Bytes::copy_from_slice(name));
+                names
+            });
             let listing = kept.listing.take();
             self.drop_listing(listing);
         }
@@ -620,6 +633,9 @@ impl Cache {
         }
     }
 }
+
+/// Names that have been changed here since a directory was listed, and not looked up: beyond that it is as if it had not been.
+const BUT_FOR_MAX: usize = 1 << 16;
 
 /// What a change of one's own touches.
 #[derive(Clone, Copy, Debug)]
@@ -875,6 +891,23 @@ mod tests {
         cache.end_change(&change);
         assert_eq!(cache.look_up(0, TOP, b"absent"), None);
         assert!(cache.look_up(0, TOP, b"n").is_some(), "other names are as they were");
+        // All of a directory: what is not there is known, also when one of its names has been changed here.
+        let entry = |name: &'static str, attr| Listed { name: name.into(), attr, ..Listed::default() };
+        let turn = cache.begin();
+        let listing = vec![entry(".", None), entry("n", Some(attr(NODE, 5))), entry("hidden", None)];
+        cache.keep_attr(turn, attr(NODE, 5));
+        assert!(cache.keep_listing(turn, TOP, Arc::new(listing)));
+        cache.end(turn);
+        assert_eq!(cache.look_up(0, TOP, b"absent"), Some(None));
+        assert_eq!(cache.look_up(0, TOP, b"hidden"), None, "it cannot be looked at");
+        cache.begin_change(&change);
+        cache.end_change(&change);
+        assert_eq!(cache.look_up(0, TOP, b"absent"), None);
+        assert_eq!(cache.look_up(0, TOP, b"other"), Some(None));
+        let turn = cache.begin();
+        cache.keep_name(turn, TOP, Bytes::from_static(b"absent"), None);
+        cache.end(turn);
+        assert_eq!(cache.look_up(0, TOP, b"absent"), Some(None));
         cache.broken(Grant { node: NODE, serial: 2 });
         assert_eq!(cache.look_up(0, TOP, b"n"), None);
     }
