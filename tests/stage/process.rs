@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Longer than anything here takes on a slow machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// Waits until `condition` gives something.
 ///
@@ -23,6 +23,24 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
         }
         assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Fails the test unless packets take `expected_ms` there and back, by what ping(8) says: none takes less, and some take
+/// hardly more. A busy machine adds to all of them for a while, but not for ever.
+#[track_caller]
+pub(crate) fn assert_rtt(expected_ms: f64, mut ping: impl FnMut() -> String) {
+    const HARDLY_MS: f64 = 15.0;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let said = ping();
+        let least = said.split("min/avg/max/mdev = ").nth(1).and_then(|rest| rest.split('/').next());
+        let least: f64 = least.and_then(|ms| ms.parse().ok()).unwrap_or_else(|| panic!("{said}"));
+        assert!(least >= expected_ms, "less than {expected_ms} ms: {said}");
+        if least < expected_ms + HARDLY_MS {
+            return;
+        }
+        assert!(Instant::now() < deadline, "never about {expected_ms} ms: {said}");
     }
 }
 
