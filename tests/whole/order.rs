@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::mapping::Mapping;
 use crate::mounting::{Mounted, mount_arguments};
+use crate::stage::process::LIMIT;
 use crate::stage::{Host, LONGHAUL, Need, Stage};
 
 /// One read or write of a register, by the clock of this machine.
@@ -366,6 +367,7 @@ struct Players {
     shaken: Option<usize>,
     /// A file that is open and has lost its name may be gone.
     server_dies: bool,
+    /// And for longer where a machine is so slow that too little has been done.
     until: Duration,
 }
 
@@ -381,6 +383,11 @@ impl Players {
     fn two_each(&self, register: impl Fn(usize, bool) -> Box<dyn Register>) -> Vec<User> {
         let all = [(0, false), (0, true), (1, false), (1, true)];
         all.map(|(mount, writes)| User { register: register(mount, writes), writes, mount }).into()
+    }
+
+    /// What counts of a register's operations.
+    fn counted(&self, ops: &[Op]) -> Vec<Op> {
+        self.shaken.map_or_else(|| ops.to_vec(), |mount| without_lost(ops, mount))
     }
 
     fn bytes(&self, name: &str, mount: usize, writes: bool, at: u64) -> Bytes {
@@ -436,6 +443,12 @@ impl Players {
     }
 }
 
+/// Whether there are so many operations that their order shows something.
+fn are_enough(ops: &[Op]) -> bool {
+    let writes = ops.iter().filter(|op| op.is_write).count();
+    writes > 10 && ops.len() - writes > 10
+}
+
 /// Has registers read and written while `faults` happen, which are told how much time is left; then whether there is an
 /// order. How many operations have failed.
 fn play(players: &Players, faults: impl FnOnce(&dyn Fn() -> Duration) + Send) -> usize {
@@ -451,7 +464,8 @@ fn play(players: &Players, faults: impl FnOnce(&dyn Fn() -> Duration) + Send) ->
                 let failures = &failures;
                 scope.spawn(move || {
                     let mut count = 0;
-                    while begun.elapsed() < until {
+                    let has_enough = || are_enough(&players.counted(&history.lock().unwrap()));
+                    while begun.elapsed() < until || begun.elapsed() < LIMIT && !has_enough() {
                         let begin = begun.elapsed();
                         count += 1;
                         let mut value = count * 16 + number as u64;
@@ -481,12 +495,8 @@ fn play(players: &Players, faults: impl FnOnce(&dyn Fn() -> Duration) + Send) ->
         }
     });
     for (name, history) in histories {
-        let mut ops = history.into_inner().unwrap();
-        if let Some(mount) = players.shaken {
-            ops = without_lost(&ops, mount);
-        }
-        let writes = ops.iter().filter(|op| op.is_write).count();
-        assert!(writes > 10 && ops.len() - writes > 10, "{name}: {} operations, {writes} writes", ops.len());
+        let ops = players.counted(&history.into_inner().unwrap());
+        assert!(are_enough(&ops), "{name}: {} operations are not enough", ops.len());
         is_linearizable(&ops).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     failures.into_inner() as usize
