@@ -11,7 +11,8 @@ use crate::mounting::Mounted;
 use crate::stage::process::wait_for;
 use crate::stage::{Need, Stage, Way};
 
-const NOTICED_WITHIN: Duration = Duration::from_secs(20);
+/// It is a moment; on a slow machine it may be a long one.
+const NOTICED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Waits until a change that was made at the server is seen.
 fn seen(what: &str, look: impl Fn() -> bool) {

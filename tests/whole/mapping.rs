@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 use nix::sys::mman::{MapFlags, MsFlags, ProtFlags, mmap, msync, munmap};
 
 use crate::mounting::Mounted;
-use crate::stage::process::wait_for;
+use crate::stage::process::{LIMIT, wait_for};
 use crate::stage::{Need, Stage};
 
 /// A file in memory, shared with whoever else has it there.
@@ -112,9 +112,7 @@ fn mapped_memory_shows_what_another_mount_has_written() {
     // At the server itself: a moment later.
     let at_server = File::options().write(true).open(stage.path("far/f")).unwrap();
     set_word_at(&at_server, 5, 99);
-    wait_for("a change at the server to be seen", Duration::from_secs(20), || {
-        (seen.get(5) == 99).then_some(())
-    });
+    wait_for("a change at the server to be seen", LIMIT, || (seen.get(5) == 99).then_some(()));
     drop(seen);
     drop(file);
     reader.stop_having_known(0);
@@ -237,7 +235,7 @@ fn two_mounts_share_memory() {
                 while said < rounds {
                     let seen = memory.get(theirs);
                     assert!(seen >= heard, "{seen} after {heard}");
-                    assert!(begun.elapsed() < Duration::from_secs(120), "{said} of {rounds}");
+                    assert!(begun.elapsed() < LIMIT, "{said} of {rounds}");
                     heard = seen;
                     // The first begins, the other answers.
                     if heard + 1 - me as u64 > said {

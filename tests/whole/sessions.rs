@@ -13,7 +13,7 @@ use longhaul_transport::session::{ConnectOptions, ControlChoice, LaneSettings, c
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 
-use crate::stage::process::{Running, wait_for};
+use crate::stage::process::{LIMIT, Running, wait_for};
 use crate::stage::{LONGHAUL, Turn};
 
 const SESSIONS: usize = 1000;
@@ -131,7 +131,7 @@ fn a_thousand_mounts_of_one_server_take_a_bounded_part_of_its_memory() {
             session.close().await;
         }
         // And when they have gone, nothing is left but what the allocator keeps.
-        wait_for("the last descriptor to be closed", std::time::Duration::from_secs(60), || {
+        wait_for("the last descriptor to be closed", LIMIT, || {
             (descriptors(pid) <= before.1 + 8).then_some(())
         });
     });

@@ -11,6 +11,7 @@ use nix::unistd::close;
 
 use crate::disk_full::{SmallDisk, own_mounts};
 use crate::mounting::Mounted;
+use crate::stage::process::LIMIT;
 use crate::stage::{Need, Stage};
 
 /// Bytes of one write.
@@ -80,6 +81,7 @@ fn nobody_waits_for_the_writes_of_ordinary_users_either() {
 #[test]
 fn who_is_asked_for_a_file_tells_at_once() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
+    const RTT: Duration = Duration::from_millis(300);
     let stage = Stage::shared("--rtt 300ms --rate 1Gbit");
     let _server = stage.serve();
     let one = Mounted::new(&stage, "one", &[]);
@@ -90,10 +92,10 @@ fn who_is_asked_for_a_file_tells_at_once() {
     file.write_all_at(b"through", 0).unwrap();
     // It asks for that behind the writer's back.
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(20) {
+    while begun.elapsed() < LIMIT {
         let before = Instant::now();
         file.write_all_at(b"behind", 100).unwrap();
-        if before.elapsed() < Duration::from_millis(100) {
+        if before.elapsed() < RTT {
             break;
         }
         std::thread::sleep(Duration::from_millis(1100));
