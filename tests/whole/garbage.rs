@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
-use crate::stage::process::Running;
+use crate::stage::process::{LIMIT, Running, wait_for};
 use crate::stage::tree::{assert_no_leftovers, assert_same_bytes, write_random};
 use crate::stage::{Host, LISTEN, Need, Stage, Way};
 
@@ -37,11 +37,17 @@ fn random(bytes: usize) -> Vec<u8> {
 
 fn connect() -> Option<TcpStream> {
     let address: SocketAddr = LISTEN.parse().unwrap();
-    let tcp = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
-    // Nobody here waits long for anybody.
-    tcp.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-    tcp.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    let tcp = TcpStream::connect_timeout(&address, LIMIT).ok()?;
+    set_patience(&tcp, BRIEFLY);
     Some(tcp)
+}
+
+/// Nobody here waits long for anybody, but for an answer that must come: this machine may be slow.
+const BRIEFLY: Duration = Duration::from_secs(2);
+
+fn set_patience(tcp: &TcpStream, limit: Duration) {
+    tcp.set_read_timeout(Some(limit)).unwrap();
+    tcp.set_write_timeout(Some(limit)).unwrap();
 }
 
 /// Whatever a peer does, the other may have hung up by then.
@@ -155,12 +161,14 @@ fn break_handshakes(key: &Key) {
 /// Proves to be somebody who may come in, and then sends `words`. Whether it came so far.
 fn enter_and_say(key: &Key, purpose: &str, words: &[u8]) -> bool {
     let Some(mut tcp) = connect() else { return false };
+    set_patience(&tcp, LIMIT);
     let mut tls = key.handshake(purpose);
     while tls.is_handshaking() {
         if tls.complete_io(&mut tcp).is_err() {
             return false;
         }
     }
+    set_patience(&tcp, BRIEFLY);
     let mut stream = rustls::Stream::new(&mut tls, &mut tcp);
     // The server may hang up in the middle of it: that is its right.
     let _ = stream.write_all(words).and_then(|()| stream.flush());
@@ -242,12 +250,13 @@ fn garbage_does_not_disturb_those_who_work() {
     let mut server = stage.serve();
     write_random(&stage.path("near/big"), FILE_BYTES, 1);
     let holder = stage.start(stage.on(Host::Near, "sleep").arg("1000"));
-    crate::stage::process::wait_for("host near is entered", crate::stage::process::LIMIT, || {
+    wait_for("host near is entered", LIMIT, || {
         let at = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net")).ok();
         (at(&holder.pid().to_string())? != at("self")?).then_some(())
     });
     let before = stage.carried(Way::Push);
-    let mut copy = stage.start(&mut stage.copy(Way::Push, &["--json"], "big"));
+    // It goes on for half a minute, until all of them have begun on a slow machine, too.
+    let mut copy = stage.start(&mut stage.copy(Way::Push, &["--json", "--rate", "60Mbit"], "big"));
     stage.wait_until_carried(Way::Push, before, FILE_BYTES / 20, &mut copy);
     let stop = AtomicBool::new(false);
     let mut most = 0;
