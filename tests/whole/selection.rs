@@ -342,7 +342,9 @@ fn json_has_all_that_a_script_asks_for() {
         assert!(told[number].is_number(), "{number} in {told}");
     }
     assert!(told["rtt_ms"].as_f64().unwrap() >= 5.0, "{told}");
-    assert_eq!(told["control"], "QUIC");
+    // On a machine that is so slow that TCP was tried as well, either may be there first.
+    let may_be_tcp = ended.took >= longhaul_transport::limits::QUIC_HEAD_START;
+    assert!(told["control"] == "QUIC" || may_be_tcp && told["control"] == "TCP", "{told}");
     assert_eq!(told["problems"], serde_json::json!([]));
     // What is refused is told there, too.
     let refused = push(&stage, &["--json"], "f", "none/below/f").expect(2);

@@ -96,6 +96,9 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// A connection attempt: three lost SYNs (1 + 2 + 4 s) and a long path.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// UDP gets so much of a start before TCP is tried as well.
+pub const QUIC_HEAD_START: Duration = Duration::from_millis(700);
+
 /// A session whose ends cannot reach each other for so long is over.
 pub const OUT_OF_REACH_LIMIT: Duration = Duration::from_secs(120);
 

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longhaul_transport::identity::{HostTrust, Identity, PublicKey};
@@ -15,6 +15,9 @@ use longhaul_transport::session::{
 use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn, limits};
 
 const MIB: u64 = 1 << 20;
+
+/// Longer than anything here takes on a slow machine.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Bytes that depend on object and offset; stored ones are checked and counted.
 #[derive(Default)]
@@ -44,9 +47,8 @@ fn byte_at(object: u64, offset: u64) -> u8 {
 impl Memory {
     fn wait_until(&self, what: &str, condition: impl Fn(&State) -> bool) {
         let state = self.state.lock().unwrap();
-        let limit = Duration::from_secs(20);
-        let (_state, timeout) = self.changed.wait_timeout_while(state, limit, |s| !condition(s)).unwrap();
-        assert!(!timeout.timed_out(), "not within {limit:?}: {what}");
+        let (_state, timeout) = self.changed.wait_timeout_while(state, LIMIT, |s| !condition(s)).unwrap();
+        assert!(!timeout.timed_out(), "not within {LIMIT:?}: {what}");
     }
 
     fn stored_bytes(&self, object: u64) -> u64 {
@@ -173,6 +175,16 @@ impl Far {
         let memory = Arc::<Memory>::default();
         (connect(self.options(), memory.clone()).await.unwrap(), memory)
     }
+
+    /// As [`connect`](Self::connect); the control channel must run over QUIC, unless this machine is so slow that TCP was
+    /// tried as well.
+    async fn connect_by_quic(&self) -> (Session, Arc<Memory>) {
+        let begun = Instant::now();
+        let (session, memory) = self.connect().await;
+        let (kind, took) = (session.control_kind(), begun.elapsed());
+        assert!(kind == Some("QUIC") || took >= limits::QUIC_HEAD_START, "{kind:?} after {took:?}");
+        (session, memory)
+    }
 }
 
 fn extent(object: u64, length: u64) -> Extent {
@@ -182,9 +194,8 @@ fn extent(object: u64, length: u64) -> Extent {
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_and_requests_go_both_ways() {
     let (far, _server) = start_server();
-    let (session, near) = far.connect().await;
+    let (session, near) = far.connect_by_quic().await;
     assert_eq!(session.peer(), far.host_key);
-    assert_eq!(session.control_kind(), Some("QUIC"));
     assert_eq!(session.request(Bytes::from_static(b"hello")).await.unwrap(), "got hello");
     let there = far.sessions.lock().unwrap()[0].clone();
     assert_eq!(there.peer(), far.client.public());
@@ -274,11 +285,12 @@ async fn silent_connections_from_one_address_keep_nobody_else_out() {
         socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
         silent.push(socket.connect(far.address).await.unwrap());
     }
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let options = ConnectOptions { control: ControlChoice::Tcp, ..far.options() };
     let session = connect(options, Arc::<Memory>::default()).await.unwrap();
     assert_eq!(session.request(Bytes::from_static(b"hello")).await.unwrap(), "got hello");
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // The silent ones are there for as long at least.
+    assert!(began.elapsed() < limits::CONNECT_TIMEOUT, "{:?}", began.elapsed());
     session.close().await;
 }
 
@@ -295,11 +307,9 @@ async fn one_key_has_a_bounded_number_of_sessions() {
     assert!(error.to_string().contains("64 sessions of your key are open"), "{error}");
     // One that ends makes room.
     sessions.pop().unwrap().close().await;
-    for attempt in 0.. {
-        match connect(far.options(), Arc::<Memory>::default()).await {
-            Ok(_) => break,
-            Err(error) => assert!(attempt < 100, "{error}"),
-        }
+    let began = Instant::now();
+    while let Err(error) = connect(far.options(), Arc::<Memory>::default()).await {
+        assert!(began.elapsed() < LIMIT, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -332,14 +342,14 @@ async fn a_client_that_closes_and_exits_is_not_waited_for() {
     let exited = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (session, _) = client.connect().await;
-            assert_eq!(session.control_kind(), Some("QUIC"));
+            let (session, _) = client.connect_by_quic().await;
             session.close().await;
         });
         runtime.shutdown_background();
     });
     tokio::task::spawn_blocking(|| exited.join().unwrap()).await.unwrap();
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     far.memory.wait_until("ended", |s| s.ended == Some(SessionEnd::ClosedByPeer));
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    // Somebody who exits without a word is missed after that time.
+    assert!(began.elapsed() < limits::LINK_IDLE_TIMEOUT / 2, "{:?}", began.elapsed());
 }

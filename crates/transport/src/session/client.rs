@@ -19,7 +19,7 @@ use crate::control::{Control, Envelope, Link, QuicClient, QuicLink, TcpLink};
 use crate::identity::{HostTrust, Identity, PublicKey, TrustError};
 use crate::lane::buffer::Inbox;
 use crate::lane::mover::{LaneEnd, LaneNews, Lanes, Opening};
-use crate::limits::{CONNECT_TIMEOUT, LANES_AT_ONCE_MAX, LANES_MAX, OUT_OF_REACH_LIMIT};
+use crate::limits::{CONNECT_TIMEOUT, LANES_AT_ONCE_MAX, LANES_MAX, OUT_OF_REACH_LIMIT, QUIC_HEAD_START};
 use crate::scheduler::LaneId;
 use crate::secure::{HandshakeError, SecureTcp};
 use crate::socket::{prepare_lane, send_window_bytes};
@@ -120,9 +120,6 @@ struct Dialer {
     lane_tls: ClientTls,
     settings: LaneSettings,
 }
-
-/// UDP gets so much of a start before TCP is tried as well.
-const QUIC_HEAD_START: Duration = Duration::from_millis(700);
 
 /// UDP gets so much more where TCP has failed: without TCP there would be no lanes anyway.
 const QUIC_ALONE: Duration = Duration::from_secs(2);
