@@ -230,7 +230,7 @@ mod tests {
             if later.changed != earlier.changed {
                 break later;
             }
-            assert!(begun.elapsed() < Duration::from_secs(5), "the clock stands");
+            assert!(begun.elapsed() < Duration::from_secs(60), "the clock stands");
         };
         assert_eq!((later.size, later.modified), (earlier.size, earlier.modified));
         assert!(!later.is_unchanged_since(&earlier));

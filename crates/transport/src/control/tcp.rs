@@ -334,7 +334,7 @@ mod tests {
     async fn cut_off(link: &TcpLink) {
         let mut ended = link.ended.subscribe();
         let ended = ended.wait_for(|ended| *ended);
-        tokio::time::timeout(Duration::from_secs(10), ended).await.expect("cut off").unwrap();
+        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("cut off").unwrap();
     }
 
     #[tokio::test]

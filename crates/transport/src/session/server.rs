@@ -512,7 +512,7 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             };
-            tokio::time::timeout(Duration::from_secs(10), reached)
+            tokio::time::timeout(Duration::from_secs(60), reached)
                 .await
                 .unwrap_or_else(|_| panic!("not {count}"));
         };
