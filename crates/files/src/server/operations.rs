@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RawDir, RenameFlags, SeekFrom, Statx,
-    Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RawDir, RawDirEntry, RenameFlags, SeekFrom,
+    Statx, Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -63,6 +63,14 @@ pub(super) struct Mounted {
 pub(super) struct Touched {
     pub(super) files: Vec<FileId>,
     pub(super) dirs: Vec<FileId>,
+}
+
+/// What a directory holds under a name.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) name: Bytes,
+    /// Where to go on after it.
+    pub(super) next: u64,
 }
 
 /// Operations that change names in the same directory are carried out one after the other: what has a name does not
@@ -212,10 +220,14 @@ impl Mounted {
             let count = grants.len();
             // Gone again, perhaps: that shows below.
             let _ = self.grant(node, &stat, in_dir, grants);
-            stat = stat_at(dir, name)?;
-            if file_id(&stat) != before {
+            let again = stat_at(dir, name);
+            let is_same = again.as_ref().is_ok_and(|again| file_id(again) == before);
+            if !is_same {
                 grants.truncate(count);
-                self.nodes.forget(node, 1, |file| self.coherence.forgotten(self.client, file));
+                self.untell(node);
+            }
+            stat = again?;
+            if !is_same {
                 node = self.nodes.tell(parent, name, &stat)?;
             }
         }
@@ -234,10 +246,18 @@ impl Mounted {
 
     pub(super) fn forget(&self, ask: &Forget) -> Result<Nothing, Errno> {
         for forgotten in &ask.nodes {
-            let is_forgotten = |file| self.coherence.forgotten(self.client, file);
-            self.nodes.forget(forgotten.node, forgotten.times, is_forgotten);
+            self.forget_node(forgotten.node, forgotten.times);
         }
         Ok(Nothing {})
+    }
+
+    fn forget_node(&self, node: u64, times: u64) {
+        self.nodes.forget(node, times, |file| self.coherence.forgotten(self.client, file));
+    }
+
+    /// The client does not hear of a node that it was to be told of: what is to come of it is an error.
+    fn untell(&self, node: u64) {
+        self.forget_node(node, 1);
     }
 
     pub(super) fn get_attr(&self, ask: GetAttr, grants: &mut Vec<Grant>) -> Result<Attr, Errno> {
@@ -336,11 +356,14 @@ impl Mounted {
         }
         // Somebody may have found it already.
         let change = Arc::new(self.coherence.change(self.client, [file_id(&opened)]));
-        self.add_file(ask.file, fd, attr.node, flags, Some(Arc::clone(&change)))?;
-        let exclusive = self.exclusive(file_id(&opened), flags);
-        let mode = stat(&self.files.get(ask.file)?.fd)?.stx_mode.into();
-        let attr = Attr { mode, ..attr };
-        Ok((Created { node: Node { attr }, exclusive }, change))
+        let add = || {
+            self.add_file(ask.file, fd, attr.node, flags, Some(Arc::clone(&change)))?;
+            let exclusive = self.exclusive(file_id(&opened), flags);
+            let mode = stat(&self.files.get(ask.file)?.fd)?.stx_mode.into();
+            Ok(Created { node: Node { attr: Attr { mode, ..attr } }, exclusive })
+        };
+        let created = add().inspect_err(|_| self.untell(attr.node))?;
+        Ok((created, change))
     }
 
     /// Makes the lease on a file that is being opened exclusive: its number; 0: it is not.
@@ -549,17 +572,52 @@ impl Mounted {
         rustix::fs::seek(&dir, SeekFrom::Start(ask.from & i64::MAX as u64))?;
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         let mut entries = RawDir::new(&dir, &mut buffer);
+        let found = std::iter::from_fn(|| {
+            let found = |entry: RawDirEntry<'_>| Found {
+                name: Bytes::copy_from_slice(entry.file_name().to_bytes()),
+                next: entry.next_entry_cookie(),
+            };
+            entries.next().map(|entry| entry.map(found))
+        });
+        self.list(ask, &dir, watched, found, grants)
+    }
+
+    /// A listing of what was found in a directory, as much as one message holds.
+    pub(super) fn list(
+        &self,
+        ask: ReadDir,
+        dir: &OwnedFd,
+        watched: Option<FileId>,
+        found: impl Iterator<Item = Result<Found, Errno>>,
+        grants: &mut Vec<Grant>,
+    ) -> Result<Listing, Errno> {
         let mut listing = Listing::default();
+        let listed = self.list_into(ask, dir, watched, found, &mut listing, grants);
+        if listed.is_err() {
+            let told = listing.entries.iter().filter_map(|entry| entry.attr);
+            told.for_each(|attr| self.untell(attr.node));
+        }
+        listed.map(|()| listing)
+    }
+
+    fn list_into(
+        &self,
+        ask: ReadDir,
+        dir: &OwnedFd,
+        watched: Option<FileId>,
+        found: impl Iterator<Item = Result<Found, Errno>>,
+        listing: &mut Listing,
+        grants: &mut Vec<Grant>,
+    ) -> Result<(), Errno> {
         let mut failure = None;
         let mut bytes = 0;
-        while let Some(entry) = entries.next() {
-            let entry = entry?;
-            let (raw, next) = (entry.file_name().to_bytes(), entry.next_entry_cookie());
-            let attr = match Name::new(raw) {
+        for entry in found {
+            let Found { name: raw, next } = entry?;
+            let attr = match Name::new(&raw) {
                 // Its attributes are not asked for: they are another directory's.
-                Err(_) if raw == b"." || raw == b".." => None,
+                Err(_) if *raw == *b"." || *raw == *b".." => None,
                 Err(_) => continue, // too long for a client
-                Ok(name) => match self.named(&dir, ask.node, watched, &name, grants) {
+                Ok(name) => match self.named(dir, ask.node, watched, &name, grants) {
                     Ok(attr) => Some(attr),
                     Err(Errno::NOENT) => continue, // gone since
                     // One that cannot be looked at does not take the others with it.
@@ -569,18 +627,18 @@ impl Mounted {
                     }
                 },
             };
-            let listed = Listed { name: Bytes::copy_from_slice(raw), attr, next };
+            let listed = Listed { name: raw, attr, next };
             bytes += prost::Message::encoded_len(&listed) + GRANT_BYTES;
             listing.entries.push(listed);
             if bytes > LISTING_BYTES {
-                return Ok(listing);
+                return Ok(());
             }
         }
         listing.at_end = true;
         let some = listing.entries.iter().any(|entry| entry.attr.is_some()) || ask.from != 0;
         match failure {
             Some(error) if !some => Err(error),
-            _ => Ok(listing),
+            _ => Ok(()),
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use rustix::fs::OFlags;
 
+use super::operations::Found;
 use super::*;
 use crate::message::{
     Allocate, Close, CopyRange, Count, Create, Created, Forget, Forgotten, GetAttr, Link, Lookup, Make, Node,
@@ -89,6 +90,37 @@ fn what_loses_its_name_stays_until_it_is_forgotten() {
     assert_eq!(call(&mounted, GetAttr { node: f }).unwrap().links, 0);
     call(&mounted, Forget { nodes: vec![Forgotten { node: f, times: 1 }] }).unwrap();
     assert_eq!(call(&mounted, GetAttr { node: f }), Err(Errno::STALE));
+}
+
+/// The client forgets as often as it was told.
+#[test]
+fn of_what_a_request_that_fails_would_have_told_the_client_does_not_know() {
+    let (temp, mounted) = mounted();
+    let f = look_up(&mounted, TOP, "f").unwrap();
+    call(&mounted, Forget { nodes: vec![Forgotten { node: f, times: 1 }] }).unwrap();
+    // A disk that fails half way.
+    let dir = fs::File::open(temp.path().join("top")).unwrap().into();
+    let found = |name: &'static str| Ok(Found { name: name.into(), next: 1 });
+    let listed = |last| {
+        let (ask, found) = (ReadDir { node: TOP, ..ReadDir::default() }, [found("."), found("f"), last]);
+        mounted.list(ask, &dir, None, found.into_iter(), &mut Vec::new())
+    };
+    assert_eq!(listed(Err(Errno::IO)), Err(Errno::IO));
+    assert_eq!(call(&mounted, GetAttr { node: f }), Err(Errno::STALE));
+    assert_eq!(listed(found("d")).unwrap().entries.len(), 3);
+    assert!(call(&mounted, GetAttr { node: f }).is_ok());
+    // A file that is made, and cannot be open under that number.
+    let create = Create {
+        parent: TOP,
+        name: "made".into(),
+        flags: OFlags::RDWR.bits(),
+        mode: 0o600,
+        file: 0,
+        ..Create::default()
+    };
+    assert_eq!(call(&mounted, create), Err(Errno::INVAL));
+    let made = nodes::stat(fs::File::open(temp.path().join("top/made")).unwrap()).unwrap();
+    assert_eq!(call(&mounted, GetAttr { node: mounted.nodes.number(&made) }), Err(Errno::STALE));
 }
 
 #[test]
