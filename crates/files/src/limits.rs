@@ -61,6 +61,10 @@ pub const WRITES_OPEN_MAX: usize = 1024;
 /// Threads of a session that wait for its disks.
 pub const WORKERS_MAX: usize = 8;
 
+/// Of these, one in so many at the most waits until a file is on the disk: that takes as long as the disk takes for all that
+/// was written to it, and others would wait for no reason. There are two threads at least.
+pub const WORKERS_FOR_SYNCS: usize = 2;
+
 /// Operations of a session that wait for such a thread; as many as the control channel carries out at a time.
 pub const WORK_WAITING_MAX: usize = longhaul_transport::limits::REQUESTS_AT_ONCE_MAX;
 

@@ -204,10 +204,15 @@ impl FilesServer {
     async fn operate(&self, ask: Ask) -> Result<Reply, Errno> {
         let attachment = self.attachment()?;
         let ask = Arc::new(ask);
+        let syncs = matches!(*ask, Ask::Sync(_) | Ask::SyncDir(_));
         let mut held = None;
         loop {
             let (mounted, now) = (Arc::clone(&attachment.mounted), Arc::clone(&ask));
-            let step = attachment.workers.run(move || Ok(step(&mounted, &now, held))).await?;
+            let step = move || Ok(step(&mounted, &now, held));
+            let step = match syncs {
+                true => attachment.workers.sync(step).await?,
+                false => attachment.workers.run(step).await?,
+            };
             match step {
                 Step::Done(reply) => return Ok(reply),
                 Step::DoneWhen(reply, change) => {

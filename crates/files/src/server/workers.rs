@@ -7,10 +7,10 @@ use std::{io, thread};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::access::Access;
-use crate::limits::{WORK_WAITING_MAX, WORKERS_MAX};
+use crate::limits::{WORK_WAITING_MAX, WORKERS_FOR_SYNCS, WORKERS_MAX};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -18,6 +18,8 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub(super) struct Workers {
     jobs: SyncSender<Job>,
+    /// How many of the threads may sync.
+    syncs: Arc<Semaphore>,
 }
 
 impl Workers {
@@ -44,7 +46,21 @@ impl Workers {
                 work(&waiting);
             })?;
         }
-        Ok(Self { jobs })
+        Ok(Self { jobs, syncs: Arc::new(Semaphore::new(count / WORKERS_FOR_SYNCS)) })
+    }
+
+    /// As [`run`](Self::run), for what waits until a disk has all that was written to a file: others find a thread
+    /// meanwhile. Those that are too many wait in order.
+    pub(super) async fn sync<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+    ) -> Result<T, Errno> {
+        let part = Arc::clone(&self.syncs).acquire_owned().await.map_err(|_| Errno::IO)?;
+        let job = move || {
+            let _part = part; // as long as the thread is held, whoever waits for it still
+            job()
+        };
+        self.run(job).await
     }
 
     /// Has `job` carried out. `EBUSY` when too many wait, `EIO` when it fails.
@@ -70,5 +86,54 @@ fn work(waiting: &Mutex<Receiver<Job>>) {
         let Ok(job) = job else { return };
         // One that fails leaves its asker without a result, which is an error there; the thread goes on.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::dir::Dir;
+    use crate::name::RelPath;
+
+    struct Nothing;
+
+    impl Access for Nothing {
+        fn resolve(&self, _path: &[u8], _to_write: bool) -> Result<(Dir, RelPath), String> {
+            Err("there is nothing".to_owned())
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_sync_gets_through_while_all_syncs_hang() {
+        let access: Arc<dyn Access> = Arc::new(Nothing);
+        let workers = Arc::new(Workers::start(&access).unwrap());
+        let (mut disks, mut syncs) = (Vec::new(), Vec::new());
+        for number in 0..2 * WORKERS_MAX {
+            let (disk, hanging) = mpsc::channel::<()>();
+            let workers = Arc::clone(&workers);
+            let job = move || {
+                let _ = hanging.recv(); // until the disk is dropped
+                Ok(number)
+            };
+            syncs.push(tokio::spawn(async move { workers.sync(job).await }));
+            disks.push(disk);
+        }
+        // All have asked.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..10 {
+            let stat = tokio::time::timeout(Duration::from_secs(20), workers.run(|| Ok(7)));
+            assert_eq!(stat.await.expect("it finds no thread"), Ok(7));
+        }
+        // The last first: they wait their turn.
+        drop(disks.pop());
+        drop(disks);
+        for (number, sync) in syncs.into_iter().enumerate() {
+            assert_eq!(sync.await.unwrap(), Ok(number));
+        }
     }
 }
