@@ -13,6 +13,10 @@
 //! map alone       | none               | any               | the same
 //! ```
 //!
+//! Whoever had to wait is served before pages are lent to a client that would be in his way: who asks for pages *alone* waits
+//! for all uses of others that came first and wait, who asks for shared ones waits for those who want them alone. So nobody
+//! who asks again and again keeps others from a file.
+//!
 //! A *write* takes its own client's pages back as well: its kernel could fill some after it has sent the write, and show what was before when
 //! others have seen the write already. A *change* does not: pages that are written back, and what the kernel itself keeps in order
 //! with its pages (truncation, and what a client tells later).
@@ -73,6 +77,8 @@ struct Wish {
     what: Use,
     /// It is a change, and is being made.
     is_begun: bool,
+    /// It was told to wait when it was asked last.
+    waits: bool,
 }
 
 #[derive(Debug, Default)]
@@ -121,14 +127,27 @@ impl Pages {
     pub fn begin(&mut self, client: Client, file: FileId, what: Use) -> UseId {
         self.last_use += 1;
         let id = self.last_use;
-        self.files.entry(file).or_default().wishes.insert(id, Wish { client, what, is_begun: false });
+        self.files
+            .entry(file)
+            .or_default()
+            .wishes
+            .insert(id, Wish { client, what, is_begun: false, waits: false });
         self.of_wish.insert(id, file);
         id
     }
 
     /// Whether that may be now, and what is to be sent first. To be asked again when something has been released or ended,
-    /// or somebody was told to give pages back.
+    /// somebody was told to give pages back, or a use has had to wait and need not any more.
     pub fn may_go(&mut self, now: Nanos, id: UseId) -> (Verdict, Vec<Break>) {
+        let (verdict, breaks) = self.verdict(now, id);
+        let entry = self.of_wish.get(&id).and_then(|file| self.files.get_mut(file));
+        if let Some(wish) = entry.and_then(|entry| entry.wishes.get_mut(&id)) {
+            wish.waits = verdict == Verdict::Wait;
+        }
+        (verdict, breaks)
+    }
+
+    fn verdict(&mut self, now: Nanos, id: UseId) -> (Verdict, Vec<Break>) {
         let Some(&file) = self.of_wish.get(&id) else { return (Verdict::Returning, Vec::new()) };
         let Some(entry) = self.files.get_mut(&file) else { return (Verdict::Returning, Vec::new()) };
         let Some(&Wish { client, what, .. }) = entry.wishes.get(&id) else {
@@ -154,12 +173,13 @@ impl Pages {
             }
         }
         let in_the_way = |(&other, wish): (&UseId, &Wish)| {
-            let counts = match wish.what {
-                Use::Write => true,
-                Use::Change => wish.client != client,
-                Use::Look | Use::Map | Use::MapAlone => false,
-            };
-            counts && (wish.is_begun || other < id)
+            let (is_other, came_first) = (wish.client != client, other < id);
+            match wish.what {
+                Use::Write => wish.is_begun || came_first,
+                Use::Change => is_other && (wish.is_begun || came_first),
+                Use::MapAlone => is_other && came_first && wish.waits,
+                Use::Look | Use::Map => alone && is_other && came_first && wish.waits,
+            }
         };
         if !is_free || (maps && entry.wishes.iter().any(in_the_way)) {
             return (Verdict::Wait, breaks);

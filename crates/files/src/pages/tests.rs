@@ -87,6 +87,55 @@ fn one_alone_may_write_to_memory() {
 }
 
 #[test]
+fn who_asks_for_pages_alone_again_and_again_keeps_nobody_waiting() {
+    for what in [Use::Look, Use::Map, Use::MapAlone] {
+        let mut pages = joined();
+        let alone = map(&mut pages, 1, Use::MapAlone);
+        let waiting = pages.begin(2, F, what);
+        assert_eq!(pages.may_go(0, waiting).0, Verdict::Wait);
+        pages.released(1, F, alone);
+        // It asks before the other has heard of that.
+        let again = pages.begin(1, F, Use::MapAlone);
+        assert_eq!(pages.may_go(0, again).0, Verdict::Wait, "{what:?} came first");
+        assert!(matches!(pages.may_go(0, waiting).0, Verdict::Go(_)), "{what:?}");
+        // Then it is its turn, though the other is not at its end.
+        let (verdict, breaks) = pages.may_go(0, again);
+        match what {
+            Use::Look => assert!(matches!(verdict, Verdict::Go(_))),
+            _ => assert_eq!((verdict, breaks.len()), (Verdict::Wait, 1)),
+        }
+        breaks.iter().for_each(|broken| pages.released(broken.client, F, broken.serial));
+        assert!(matches!(pages.may_go(0, again).0, Verdict::Go(_)));
+    }
+}
+
+#[test]
+fn those_who_share_pages_do_not_keep_them_from_who_wants_them_alone() {
+    let mut pages = joined();
+    let shared = [1, 2].map(|client| map(&mut pages, client, Use::Map));
+    let alone = pages.begin(3, F, Use::MapAlone);
+    assert_eq!(pages.may_go(0, alone).1.len(), 2);
+    pages.released(1, F, shared[0]);
+    assert_eq!(verdict(&mut pages, 1, Use::Map).0, Verdict::Wait);
+    pages.released(2, F, shared[1]);
+    assert!(matches!(pages.may_go(0, alone).0, Verdict::Go(_)));
+    // Whoever only looks is in nobody's way, though he waits.
+    let look = pages.begin(1, F, Use::Look);
+    assert_eq!(pages.may_go(0, look).1.len(), 1);
+    pages.gone(3);
+    map(&mut pages, 2, Use::Map);
+    assert_eq!(pages.may_go(0, look).0, Verdict::Go(0));
+    // Who has given up does not wait.
+    pages.join(3);
+    let (alone, again) = (pages.begin(3, F, Use::MapAlone), pages.begin(3, F, Use::Map));
+    assert_eq!(pages.may_go(0, alone).0, Verdict::Wait);
+    assert!(matches!(pages.may_go(0, again).0, Verdict::Go(_)), "one's own wishes are in nobody's way");
+    assert_eq!(verdict(&mut pages, 1, Use::Map).0, Verdict::Wait);
+    assert!(pages.end(alone));
+    map(&mut pages, 1, Use::Map);
+}
+
+#[test]
 fn who_has_pages_to_read_may_get_them_to_write() {
     let mut pages = joined();
     let read = map(&mut pages, 1, Use::Map);

@@ -529,12 +529,20 @@ impl Using {
     /// Waits until they may be.
     async fn may_go(&self) -> Verdict {
         let mut released = self.coherence.released.subscribe();
+        let mut has_waited = false;
         loop {
             released.borrow_and_update();
             match self.asked() {
-                // The sender lives in `self`.
-                Verdict::Wait => drop(released.changed().await),
-                verdict => return verdict,
+                Verdict::Wait => {
+                    has_waited = true;
+                    let _ = released.changed().await; // the sender lives in `self`
+                }
+                verdict => {
+                    if has_waited {
+                        self.coherence.tell_released(); // those who came later have let it go first
+                    }
+                    return verdict;
+                }
             }
         }
     }

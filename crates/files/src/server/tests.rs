@@ -193,6 +193,33 @@ fn who_takes_a_file_back_waits_for_nobody_who_has_it_alone() {
     call(&other, open(OFlags::RDONLY, true)).unwrap();
 }
 
+/// Who came later is asked again when a look that had to wait has begun; it need not have ended.
+#[tokio::test]
+async fn who_lets_others_look_first_is_not_forgotten() {
+    let temp = tempfile::tempdir().unwrap();
+    let (top, shared) = (Dir::open_path(temp.path()).unwrap(), Shared::new(None));
+    let coherence = Arc::clone(&shared.coherence);
+    let [one, other, third] = [(); 3].map(|()| Mounted::at(&top, &shared, None, false, None).unwrap().client);
+    for inode in 0..20 {
+        let file = FileId { device: 0, inode, born: 0 };
+        assert_ne!(coherence.map(one, file, true).await, 0);
+        let spawned = Arc::clone(&coherence);
+        let look = tokio::spawn(async move { spawned.use_bytes(other, file, Use::Look).await });
+        tokio::task::yield_now().await;
+        let spawned = Arc::clone(&coherence);
+        let map = tokio::spawn(async move { spawned.map(third, file, true).await });
+        tokio::task::yield_now().await;
+        coherence.forgotten(one, file);
+        let both = async {
+            let look = look.await.unwrap();
+            (look, map.await.unwrap())
+        };
+        let both = tokio::time::timeout(std::time::Duration::from_secs(20), both);
+        let (look, serial) = both.await.expect("one waits for ever");
+        assert!(look.is_some() && serial != 0);
+    }
+}
+
 #[test]
 fn pipes_are_not_opened_here() {
     let (_temp, mounted) = mounted();
