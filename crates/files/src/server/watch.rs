@@ -106,11 +106,7 @@ impl Watch {
             }
             Err(error) => {
                 tracing::debug!(%error, "changes there cannot be noticed");
-                if !state.marked.contains(&file)
-                    && let Some(files) = state.by_handle.get_mut(&handle)
-                {
-                    files.remove(&file);
-                }
+                state.not_marked(&handle, file);
             }
         }
         marked.is_ok()
@@ -212,6 +208,18 @@ impl State {
             }
             if let (Some(name), Some(names)) = (&about.name, self.names.get(marked)) {
                 files.extend(names.get(name));
+            }
+        }
+    }
+
+    /// What was about to be marked cannot be.
+    fn not_marked(&mut self, handle: &[u8], file: FileId) {
+        if !self.marked.contains(&file)
+            && let Some(files) = self.by_handle.get_mut(handle)
+        {
+            files.remove(&file);
+            if files.is_empty() {
+                self.by_handle.remove(handle);
             }
         }
     }
@@ -321,4 +329,49 @@ fn handle_of(fd: BorrowedFd<'_>) -> Result<Box<[u8]>, Errno> {
     bytes.extend_from_slice(&handle.kind.to_ne_bytes());
     bytes.extend_from_slice(handle.handle.get(..handle.bytes as usize).ok_or(Errno::OVERFLOW)?);
     Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use rustix::fs::{Mode, OFlags};
+
+    use super::*;
+
+    fn file(inode: u64) -> FileId {
+        FileId { device: 1, inode, born: 0 }
+    }
+
+    fn opened(path: &Path) -> OwnedFd {
+        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    }
+
+    /// Where changes can be noticed.
+    fn watch(dir: &Path) -> Option<Watch> {
+        let watch = Watch::new().ok()?;
+        watch.add(file(0), opened(dir).as_fd()).then_some(watch)
+    }
+
+    #[test]
+    fn what_may_not_be_marked_takes_no_room() {
+        let temp = tempfile::tempdir().unwrap();
+        let Some(watch) = watch(temp.path()) else { return };
+        let closed = temp.path().join("closed");
+        std::fs::create_dir(&closed).unwrap();
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
+        let fd = opened(&closed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if rustix::process::geteuid().is_root() {
+                    let nobody = rustix::fs::Uid::from_raw(65534);
+                    rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                }
+                assert!(!watch.add(file(1), fd.as_fd()));
+            });
+        });
+        assert_eq!(watch.lock().by_handle.len(), 1, "what was marked before");
+    }
 }
