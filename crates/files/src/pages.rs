@@ -117,6 +117,12 @@ impl Pages {
         !self.files.contains_key(&file)
     }
 
+    /// All files that somebody keeps pages of.
+    #[must_use]
+    pub fn all(&self) -> Vec<FileId> {
+        self.files.iter().filter(|(_, entry)| !entry.held.is_empty()).map(|(file, _)| *file).collect()
+    }
+
     /// Whether clients other than this one keep pages of a file.
     #[must_use]
     pub fn others_keep(&self, client: Client, file: FileId) -> bool {

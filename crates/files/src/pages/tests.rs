@@ -164,6 +164,8 @@ fn changes_that_nobody_asked_for_take_all_back() {
     let mut pages = joined();
     map(&mut pages, 1, Use::Map);
     map(&mut pages, 2, Use::Map);
+    pages.begin(1, FileId { inode: 2, ..F }, Use::Look);
+    assert_eq!(pages.all(), [F]);
     assert_eq!(pages.noticed(0, [F, F]).len(), 2);
     assert_eq!(pages.noticed(0, [F]).len(), 0);
 }

@@ -163,7 +163,8 @@ impl Coherence {
             Some(Noticed::Files(files)) => self.noticed(files),
             Some(Noticed::All) => {
                 tracing::debug!("too many changes: all leases are broken");
-                let files = self.leases().all();
+                let mut files = self.leases().all();
+                files.extend(lock(&self.pages).all());
                 self.noticed(files);
             }
             // All has been seen of those that had ended before, and no other has begun.
