@@ -383,6 +383,12 @@ impl Leases {
         self.files.iter().filter(|(_, entry)| !entry.held.is_empty()).map(|(file, _)| *file).collect()
     }
 
+    /// Whether anybody has a lease on a file.
+    #[must_use]
+    pub fn is_held(&self, file: FileId) -> bool {
+        self.files.get(&file).is_some_and(|entry| !entry.held.is_empty())
+    }
+
     /// Leases of a client.
     #[must_use]
     pub fn count(&self, client: Client) -> usize {

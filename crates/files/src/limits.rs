@@ -128,6 +128,10 @@ const _: () = assert!(PARTS_UNDER_WAY_MAX <= WRITES_OPEN_MAX / 2);
 /// for each, some 1.5 KiB.
 pub const WATCHED_FILES_MAX: usize = 128 << 10;
 
+/// Where there is no room for more marks, how often it is looked at whether those that are there serve somebody: at all names,
+/// with all leases at rest, for some 100 ms.
+pub const WATCHED_PAUSE: Duration = Duration::from_secs(60);
+
 /// Names in them that are known, some 100 bytes each.
 pub const WATCHED_NAMES_MAX: usize = 2 << 20;
 

@@ -155,6 +155,11 @@ impl Coherence {
 
     fn watch_for(self: &Arc<Self>, limit: Duration) {
         let Some(watch) = &self.watch else { return };
+        {
+            let leases = self.leases();
+            let pages = lock(&self.pages);
+            watch.make_room(|file| leases.is_held(file) || !pages.is_unused(file));
+        }
         let before = {
             let others = lock(&self.others);
             (others.count == 0).then_some(others.begun)
@@ -178,6 +183,11 @@ impl Coherence {
     /// Changes that are made directly in this directory, or to this file, will be noticed; false: they cannot be.
     pub(super) fn watch_file(&self, file: FileId, fd: &OwnedFd) -> bool {
         self.watch.as_ref().is_some_and(|watch| watch.add(file, fd.as_fd()))
+    }
+
+    /// As [`Watch::covers`].
+    pub(super) fn covers(&self, file: FileId, in_dir: Option<(FileId, &Name)>, own_mark: bool) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.covers(file, in_dir, own_mark))
     }
 
     /// Of this name in a watched directory, too.

@@ -243,14 +243,15 @@ impl FilesServer {
         let attachment = self.attachment()?;
         let mounted = &attachment.mounted;
         let file = mounted.nodes.file(map.node)?;
+        let alone = map.alone && mounted.files.is_written(map.node);
+        let serial = mounted.coherence.map(mounted.client, file, alone).await;
+        // Now that all who keep pages are known: when what is watched is given up, they are told.
         let watching = Arc::clone(mounted);
         let grants = attachment.workers.run(move || {
             let mut grants = Vec::new();
             watching.grant_node(map.node, &mut grants).map(|()| grants)
         });
         let grants = grants.await?;
-        let alone = map.alone && mounted.files.is_written(map.node);
-        let serial = mounted.coherence.map(mounted.client, file, alone).await;
         Ok(Reply::new(Ok(Mapped { serial, alone }), grants))
     }
 

@@ -152,16 +152,23 @@ impl Mounted {
         if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Notes a lease on what will be read next of a node, if the client may have one. `in_dir`: it is in a directory in
-    /// which changes are noticed.
-    fn grant(&self, node: u64, stat: &Statx, in_dir: bool, grants: &mut Vec<Grant>) -> Result<(), Errno> {
+    /// Notes a lease on what will be read next of a node, if the client may have one. `in_dir`: the directory in which
+    /// changes are noticed, and its name there.
+    fn grant(
+        &self,
+        node: u64,
+        stat: &Statx,
+        in_dir: Option<(FileId, &Name)>,
+        grants: &mut Vec<Grant>,
+    ) -> Result<(), Errno> {
         let is_dir = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
         let file = file_id(stat);
         // A directory's names, and other names of a file, are not in that directory.
         let own_mark = is_dir || stat.stx_nlink > 1;
-        if (in_dir || node == TOP)
+        if (in_dir.is_some() || node == TOP)
             && (!own_mark || self.coherence.watch_file(file, &*self.nodes.fd(node)?))
             && let Some(serial) = self.coherence.grant(self.client, file)
+            && self.coherence.covers(file, in_dir, own_mark)
         {
             grants.push(Grant { node, serial });
         }
@@ -183,10 +190,11 @@ impl Mounted {
     pub(super) fn grant_node(&self, node: u64, grants: &mut Vec<Grant>) -> Result<(), Errno> {
         let file = self.nodes.file(node)?;
         // The directory may be gone: then the file has no name there.
-        let in_dir = self.nodes.place(node).is_some_and(|(parent, name)| {
+        let in_dir = self.nodes.place(node).and_then(|(parent, name)| {
             let dir = self.watched_dir(parent).ok().flatten();
-            dir.is_some_and(|dir| self.coherence.watch_name(dir, &name, file))
+            dir.filter(|dir| self.coherence.watch_name(*dir, &name, file)).map(|dir| (dir, name))
         });
+        let in_dir = in_dir.as_ref().map(|(dir, name)| (*dir, name));
         self.grant(node, &stat(&*self.nodes.fd(node)?)?, in_dir, grants)
     }
 
@@ -216,7 +224,7 @@ impl Mounted {
         if let Some(watched) = watched {
             // First the lease, then what it is about; which file that is shows only by looking.
             let before = file_id(&stat);
-            let in_dir = self.coherence.watch_name(watched, name, before);
+            let in_dir = self.coherence.watch_name(watched, name, before).then_some((watched, name));
             let count = grants.len();
             // Gone again, perhaps: that shows below.
             let _ = self.grant(node, &stat, in_dir, grants);

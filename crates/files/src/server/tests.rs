@@ -124,6 +124,24 @@ fn of_what_a_request_that_fails_would_have_told_the_client_does_not_know() {
 }
 
 #[test]
+fn nothing_is_kept_of_a_directory_that_was_given_up_while_it_was_listed() {
+    let (temp, mounted) = mounted();
+    let dir = fs::File::open(temp.path().join("top")).unwrap().into();
+    let mut grants = Vec::new();
+    let found = || [Ok(Found { name: "f".into(), next: 1 })].into_iter();
+    let ask = ReadDir { node: TOP, ..ReadDir::default() };
+    // It was marked when the listing began, and is not any more.
+    let gone = FileId { device: 0, inode: 1, born: 0 };
+    assert_eq!(mounted.list(ask, &dir, Some(gone), found(), &mut grants).unwrap().entries.len(), 1);
+    assert_eq!(grants, []);
+    // As it is where changes can be noticed.
+    mounted.read_dir(ask, &mut grants).unwrap();
+    if !grants.is_empty() {
+        assert_eq!(grants.len(), 3, "the directory, and both that are in it");
+    }
+}
+
+#[test]
 fn a_renamed_file_is_found_by_its_new_name() {
     let (_temp, mounted) = mounted();
     let (f, d) = (look_up(&mounted, TOP, "f").unwrap(), look_up(&mounted, TOP, "d").unwrap());

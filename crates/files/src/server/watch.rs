@@ -5,13 +5,16 @@
 //! are passed over: it knows of them.
 //!
 //! It comes after the fact, a moment later; and of writes into mapped memory it does not tell at all.
+//!
+//! A mark cannot be taken back without its directory at hand. When there is no room for more, and most serve nobody any more,
+//! all are given up, and all leases with them.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use nix::libc;
@@ -20,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::lease::FileId;
-use crate::limits::{WATCHED_FILES_MAX, WATCHED_NAMES_MAX};
+use crate::limits::{WATCHED_FILES_MAX, WATCHED_NAMES_MAX, WATCHED_PAUSE};
 use crate::name::Name;
 
 /// See the module.
@@ -28,6 +31,7 @@ use crate::name::Name;
 pub(super) struct Watch {
     fanotify: Fanotify,
     state: Mutex<State>,
+    files_max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -38,8 +42,14 @@ struct State {
     /// What was found under names in marked directories.
     names: HashMap<FileId, HashMap<Name, FileId>>,
     names_count: usize,
-    /// There were too many: what happens to files is not known until all leases are broken.
-    names_are_lost: bool,
+    /// There were too many names, or marks: what happens to files is not known until all leases are broken.
+    is_lost: bool,
+    /// How often all marks have been given up.
+    given_up: u64,
+    /// Something could not be marked for want of room.
+    is_full: bool,
+    /// When it was looked last whether marks serve somebody.
+    looked_at: Option<Instant>,
 }
 
 /// What has happened.
@@ -70,7 +80,7 @@ impl Watch {
         );
         let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK | reports;
         let fanotify = Fanotify::init(flags, EventFFlags::O_RDONLY)?;
-        Ok(Self { fanotify, state: Mutex::default() })
+        Ok(Self { fanotify, state: Mutex::default(), files_max: WATCHED_FILES_MAX })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -79,15 +89,17 @@ impl Watch {
 
     /// Marks a directory, or a file with several names; false when changes of it cannot be noticed.
     pub(super) fn add(&self, file: FileId, fd: BorrowedFd<'_>) -> bool {
-        {
-            let state = self.lock();
+        let given_up = {
+            let mut state = self.lock();
             if state.marked.contains(&file) {
                 return true;
             }
-            if state.marked.len() >= WATCHED_FILES_MAX {
+            if state.marked.len() >= self.files_max {
+                state.is_full = true;
                 return false;
             }
-        }
+            state.given_up
+        };
         if !is_local(fd) {
             return false;
         }
@@ -99,17 +111,63 @@ impl Watch {
             self.fanotify.mark(MarkFlags::FAN_MARK_ADD, CHANGES, rustix::fs::CWD, Some(path.as_str()));
         let mut state = self.lock();
         match marked {
+            // Its mark may be among those that have been given up.
+            Ok(()) if state.given_up != given_up => {
+                state.not_marked(&handle, file);
+                false
+            }
             // Somebody who may not mark it may have taken it out meanwhile.
             Ok(()) => {
                 state.by_handle.entry(handle).or_default().insert(file);
                 state.marked.insert(file);
+                true
             }
             Err(error) => {
                 tracing::debug!(%error, "changes there cannot be noticed");
+                state.is_full |= error == nix::errno::Errno::ENOSPC; // the user's, or the kernel's, own limit
                 state.not_marked(&handle, file);
+                false
             }
         }
-        marked.is_ok()
+    }
+
+    /// Whether changes of this file will be noticed still: as one that has this name in a marked directory, if any, and by a
+    /// mark of its own, if it needs one. A lease that was noted before holds if so: later all leases are broken before a
+    /// change can pass unnoticed.
+    pub(super) fn covers(&self, file: FileId, in_dir: Option<(FileId, &Name)>, own_mark: bool) -> bool {
+        let state = self.lock();
+        let is_named = |(dir, name): (FileId, &Name)| {
+            state.marked.contains(&dir)
+                && state.names.get(&dir).and_then(|names| names.get(name)) == Some(&file)
+        };
+        (!own_mark || state.marked.contains(&file)) && in_dir.is_none_or(is_named)
+    }
+
+    /// Gives all marks up if there was no room for one, and no more than half of them serve somebody: `is_kept` tells of a
+    /// file whether anybody has a lease on it. Looks at them now and then.
+    pub(super) fn make_room(&self, is_kept: impl Fn(FileId) -> bool) {
+        let mut state = self.lock();
+        if !state.is_full || state.looked_at.is_some_and(|at| at.elapsed() < WATCHED_PAUSE) {
+            return;
+        }
+        (state.is_full, state.looked_at) = (false, Some(Instant::now()));
+        let serves = |marked: &&FileId| {
+            is_kept(**marked)
+                || state.names.get(marked).is_some_and(|names| names.values().any(|file| is_kept(*file)))
+        };
+        let (all, kept) = (state.marked.len(), state.marked.iter().filter(serves).count());
+        if kept > all / 2 {
+            tracing::debug!(all, kept, "no room to notice changes in more directories");
+            return;
+        }
+        let flush = MarkFlags::FAN_MARK_FLUSH;
+        match self.fanotify.mark(flush, MaskFlags::empty(), rustix::fs::CWD, None::<&str>) {
+            Ok(()) => {
+                tracing::debug!(all, kept, "directories are marked anew");
+                state.give_up();
+            }
+            Err(error) => tracing::warn!(%error, "marks cannot be given up"),
+        }
     }
 
     /// Notes what has this name in a marked directory; false when there are too many: then all begin anew.
@@ -120,9 +178,7 @@ impl Watch {
         match names.get_mut(name) {
             Some(known) => *known = file,
             None if full => {
-                state.names.clear();
-                state.names_count = 0;
-                state.names_are_lost = true;
+                state.give_names_up();
                 return false;
             }
             None => {
@@ -137,11 +193,15 @@ impl Watch {
     /// one. `None`: nothing,
     /// and nothing is left to be told.
     pub(super) fn wait(&self, limit: Duration, own_too: impl Fn() -> bool) -> Option<Noticed> {
+        let is_lost = || std::mem::take(&mut self.lock().is_lost);
+        if is_lost() {
+            return Some(Noticed::All);
+        }
         let fd = self.fanotify.as_fd();
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         let limit = Timespec::try_from(limit).ok()?;
         let told = poll(&mut fds, Some(&limit)).ok()?;
-        if std::mem::take(&mut self.lock().names_are_lost) {
+        if is_lost() {
             return Some(Noticed::All);
         }
         if told == 0 {
@@ -212,7 +272,20 @@ impl State {
         }
     }
 
-    /// What was about to be marked cannot be.
+    fn give_names_up(&mut self) {
+        self.names.clear();
+        (self.names_count, self.is_lost) = (0, true);
+    }
+
+    /// The kernel has no marks any more.
+    fn give_up(&mut self) {
+        self.by_handle.clear();
+        self.marked.clear();
+        self.given_up += 1;
+        self.give_names_up();
+    }
+
+    /// What was about to be marked is not.
     fn not_marked(&mut self, handle: &[u8], file: FileId) {
         if !self.marked.contains(&file)
             && let Some(files) = self.by_handle.get_mut(handle)
@@ -353,6 +426,39 @@ mod tests {
     fn watch(dir: &Path) -> Option<Watch> {
         let watch = Watch::new().ok()?;
         watch.add(file(0), opened(dir).as_fd()).then_some(watch)
+    }
+
+    #[test]
+    fn marks_that_serve_nobody_make_room_for_others() {
+        let temp = tempfile::tempdir().unwrap();
+        let dirs = [1, 2, 3].map(|number| {
+            let path = temp.path().join(number.to_string());
+            std::fs::create_dir(&path).unwrap();
+            (file(number), opened(&path), path)
+        });
+        let Some(mut watch) = watch(temp.path()) else { return };
+        watch.files_max = 3;
+        let add = |at: usize| watch.add(dirs[at].0, dirs[at].1.as_fd());
+        let name = Name::new(b"n").unwrap();
+        let noticed = || watch.wait(Duration::ZERO, || true);
+        assert!(add(0) && add(1) && !add(2));
+        assert!(
+            watch.add_name(file(1), &name, file(10)) && watch.covers(file(10), Some((file(1), &name)), false)
+        );
+        // Of three two serve somebody: one for itself, one for what is in it.
+        watch.make_room(|kept| [file(2), file(10)].contains(&kept));
+        assert_eq!((noticed(), add(2)), (None, false));
+        watch.make_room(|_| false);
+        assert!(!add(2), "not at once again");
+        watch.lock().looked_at = None;
+        watch.make_room(|kept| kept == file(10));
+        assert!(!watch.covers(file(10), Some((file(1), &name)), false) && !watch.covers(file(2), None, true));
+        assert_eq!((noticed(), noticed()), (Some(Noticed::All), None), "whoever has a lease is told");
+        std::fs::write(dirs[0].2.join("n"), "").unwrap();
+        assert_eq!(noticed(), None, "it is not marked any more");
+        assert!(add(2) && add(1) && watch.covers(file(2), None, true) && !watch.covers(file(1), None, true));
+        std::fs::write(dirs[2].2.join("n"), "").unwrap();
+        assert_eq!(noticed(), Some(Noticed::Files(vec![file(3)])));
     }
 
     #[test]
