@@ -6,8 +6,9 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
-use crate::stage::process::Running;
+use crate::stage::process::{Running, wait_for};
 use crate::stage::{Host, LONGHAUL, Need, Stage, Way, give_to_nobody};
 
 /// A mount on host `near`.
@@ -323,6 +324,45 @@ fn a_user_gets_no_further_than_at_the_server() {
     assert_eq!(fs::metadata(far.join("own/new")).unwrap().uid(), 65534);
     // What is nobody's there is shown as one's own.
     assert_eq!(fs::metadata(mounted.path("own/new")).unwrap().uid(), 0);
+    mounted.program.stop().expect(0);
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_listed_all_the_same() {
+    require!(Need::Emulator, Need::Root, Need::Nobody, Need::Fuse);
+    let stage = Stage::shared("--rtt 2ms");
+    let closed = stage.path("far/closed");
+    fs::create_dir_all(closed.join("dir")).unwrap();
+    symlink("file", closed.join("link")).unwrap();
+    for number in 0..2000 {
+        fs::write(closed.join(format!("file{number}")), "words").unwrap();
+    }
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o744)).unwrap();
+    let line = fs::read_to_string(stage.path("authorized_keys")).unwrap();
+    fs::write(stage.path("authorized_keys"), line.replace("user=\"root\"", "user=\"nobody\"")).unwrap();
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let top = |mounted: &Mounted<'_>| fs::metadata(mounted.path("")).unwrap().ino();
+    let before = top(&mounted);
+    for _ in 0..2 {
+        let entries: Vec<_> =
+            fs::read_dir(mounted.path("closed")).unwrap().map(|entry| entry.unwrap()).collect();
+        assert_eq!(entries.len(), 2002);
+        for entry in entries {
+            let (name, kind) = (entry.file_name().into_string().unwrap(), entry.file_type().unwrap());
+            assert_eq!((kind.is_dir(), kind.is_symlink()), (name == "dir", name == "link"), "{name}");
+        }
+        for name in ["dir", "link", "file7", "absent"] {
+            let told = fs::symlink_metadata(mounted.path("closed").join(name)).unwrap_err();
+            assert_eq!(told.kind(), std::io::ErrorKind::PermissionDenied, "{name}");
+        }
+    }
+    // What can be looked at again is.
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
+    let look = || fs::metadata(mounted.path("closed/file7")).ok().map(|file| file.len());
+    assert_eq!(wait_for("a file that may be looked at", Duration::from_secs(20), look), 5);
+    assert_eq!(fs::read_dir(mounted.path("closed")).unwrap().count(), 2002);
+    assert_eq!((top(&mounted), fs::read_dir(mounted.path("")).unwrap().count()), (before, 1));
     mounted.program.stop().expect(0);
 }
 

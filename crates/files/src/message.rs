@@ -832,6 +832,9 @@ pub(crate) struct ReadDir {
     /// Nobody has asked for them yet: the time of the last access stays as it is, where the server may leave it.
     #[prost(bool, tag = "3")]
     pub(crate) unasked: bool,
+    /// Names of what cannot be looked at are wanted, too.
+    #[prost(bool, tag = "4")]
+    pub(crate) all_names: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -843,7 +846,8 @@ pub(crate) struct Listing {
     pub(crate) at_end: bool,
 }
 
-/// A name, and the node that has it: it counts as a lookup, but for `.` and `..`, which have no attributes.
+/// A name, and the node that has it: it counts as a lookup where there are attributes. `.` and `..` have none, nor has what
+/// cannot be looked at.
 #[derive(Clone, PartialEq, Message)]
 pub struct Listed {
     /// The name.
@@ -855,6 +859,9 @@ pub struct Listed {
     /// Where to go on after it.
     #[prost(uint64, tag = "3")]
     pub next: u64,
+    /// Of what cannot be looked at: the kind, as modes have it. 0: of anything else.
+    #[prost(uint32, tag = "4")]
+    pub kind: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]

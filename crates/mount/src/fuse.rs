@@ -671,12 +671,13 @@ impl Filesystem for Fuse {
             };
             let rest = listing.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX));
             for (place, entry) in rest {
-                // Of `.` and `..` the kernel takes the name and the kind.
-                let attr = entry.attr.unwrap_or(Attr {
-                    node: node.0,
-                    mode: Kind::Directory.as_raw_mode(),
-                    ..Attr::default()
-                });
+                // Of `.` and `..` the kernel takes the name and the kind; and of what is said to be the top, which is in no
+                // directory. (So it does with number 0; but then programs pass the name over.)
+                let (node, mode) = match entry.kind {
+                    0 => (node.0, Kind::Directory.as_raw_mode()),
+                    kind => (TOP, kind),
+                };
+                let attr = entry.attr.unwrap_or(Attr { node, mode, ..Attr::default() });
                 let (name, attr) = (OsStr::from_bytes(&entry.name), shared.file_attr(&attr));
                 if reply.add(attr.ino, place as u64 + 1, name, &TTL, &attr, Generation(0)) {
                     break; // it is full

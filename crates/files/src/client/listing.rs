@@ -243,7 +243,8 @@ impl Remote {
         let mut entries: Vec<Listed> = Vec::new();
         loop {
             let from = entries.last().map_or(0, |entry| entry.next);
-            let part = self.learn(ReadDir { node, from, unasked }, |cache: &mut Cache, turn, part| {
+            let ask = ReadDir { node, from, unasked, all_names: true };
+            let part = self.learn(ask, |cache: &mut Cache, turn, part| {
                 for entry in part.iter().flat_map(|part| &part.entries) {
                     if let Some(attr) = entry.attr {
                         cache.found_at(attr.node, node, entry.name.clone());
@@ -259,8 +260,10 @@ impl Remote {
             }
         }
         let listing = Arc::new(entries);
+        // What cannot be looked at now may be later, and nobody would hear of that.
+        let is_known = listing.iter().all(|entry| entry.kind == 0);
         let mut cache = self.inner.client.cache();
-        if !cache.keep_listing(asking.turn, node, Arc::clone(&listing)) {
+        if !is_known || !cache.keep_listing(asking.turn, node, Arc::clone(&listing)) {
             cache.give_up_listing(Arc::clone(&listing));
         }
         self.inner.client.may_forget(cache);

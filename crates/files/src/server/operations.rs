@@ -69,6 +69,7 @@ pub(super) struct Touched {
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) name: Bytes,
+    pub(super) kind: FileType,
     /// Where to go on after it.
     pub(super) next: u64,
 }
@@ -556,7 +557,8 @@ impl Mounted {
 
     fn open_dir(&self, node: u64, more: OFlags) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::openat(&*self.nodes.fd(node)?, ".", flags | more, Mode::empty())
+        // By `.` in it only those could who may look names up in it.
+        rustix::fs::openat(CWD, path_of(&*self.nodes.fd(node)?), flags | more, Mode::empty())
     }
 
     pub(super) fn close(&self, ask: Close) -> Result<Nothing, Errno> {
@@ -583,6 +585,7 @@ impl Mounted {
         let found = std::iter::from_fn(|| {
             let found = |entry: RawDirEntry<'_>| Found {
                 name: Bytes::copy_from_slice(entry.file_name().to_bytes()),
+                kind: entry.file_type(),
                 next: entry.next_entry_cookie(),
             };
             entries.next().map(|entry| entry.map(found))
@@ -620,7 +623,8 @@ impl Mounted {
         let mut failure = None;
         let mut bytes = 0;
         for entry in found {
-            let Found { name: raw, next } = entry?;
+            let Found { name: raw, kind, next } = entry?;
+            let mut unseen = 0;
             let attr = match Name::new(&raw) {
                 // Its attributes are not asked for: they are another directory's.
                 Err(_) if *raw == *b"." || *raw == *b".." => None,
@@ -629,13 +633,17 @@ impl Mounted {
                     Ok(attr) => Some(attr),
                     Err(Errno::NOENT) => continue, // gone since
                     // One that cannot be looked at does not take the others with it.
+                    Err(_) if ask.all_names && kind != FileType::Unknown => {
+                        unseen = kind.as_raw_mode();
+                        None
+                    }
                     Err(error) => {
                         failure = Some(error);
                         continue;
                     }
                 },
             };
-            let listed = Listed { name: raw, attr, next };
+            let listed = Listed { name: raw, attr, next, kind: unseen };
             bytes += prost::Message::encoded_len(&listed) + GRANT_BYTES;
             listing.entries.push(listed);
             if bytes > LISTING_BYTES {
@@ -643,7 +651,8 @@ impl Mounted {
             }
         }
         listing.at_end = true;
-        let some = listing.entries.iter().any(|entry| entry.attr.is_some()) || ask.from != 0;
+        let is_some = |entry: &Listed| entry.attr.is_some() || entry.kind != 0;
+        let some = listing.entries.iter().any(is_some) || ask.from != 0;
         match failure {
             Some(error) if !some => Err(error),
             _ => Ok(()),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 
 use super::operations::Found;
 use super::*;
@@ -100,7 +100,7 @@ fn of_what_a_request_that_fails_would_have_told_the_client_does_not_know() {
     call(&mounted, Forget { nodes: vec![Forgotten { node: f, times: 1 }] }).unwrap();
     // A disk that fails half way.
     let dir = fs::File::open(temp.path().join("top")).unwrap().into();
-    let found = |name: &'static str| Ok(Found { name: name.into(), next: 1 });
+    let found = |name: &'static str| Ok(Found { name: name.into(), kind: FileType::RegularFile, next: 1 });
     let listed = |last| {
         let (ask, found) = (ReadDir { node: TOP, ..ReadDir::default() }, [found("."), found("f"), last]);
         mounted.list(ask, &dir, None, found.into_iter(), &mut Vec::new())
@@ -128,7 +128,7 @@ fn nothing_is_kept_of_a_directory_that_was_given_up_while_it_was_listed() {
     let (temp, mounted) = mounted();
     let dir = fs::File::open(temp.path().join("top")).unwrap().into();
     let mut grants = Vec::new();
-    let found = || [Ok(Found { name: "f".into(), next: 1 })].into_iter();
+    let found = || [Ok(Found { name: "f".into(), kind: FileType::RegularFile, next: 1 })].into_iter();
     let ask = ReadDir { node: TOP, ..ReadDir::default() };
     // It was marked when the listing began, and is not any more.
     let gone = FileId { device: 0, inode: 1, born: 0 };
@@ -317,7 +317,7 @@ fn asks() -> impl Strategy<Value = Ask> {
                 later: number % 2 == 0,
             }
             .ask(),
-            12 => ReadDir { node, from: number, unasked: number % 2 == 0 }.ask(),
+            12 => ReadDir { node, from: number, unasked: number % 2 == 0, all_names: bits % 2 == 0 }.ask(),
             13 => {
                 Allocate { file, offset: number % 10_000, length: u64::from(bits % 10_000), mode: bits % 64 }
                     .ask()
