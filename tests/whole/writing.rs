@@ -1,6 +1,7 @@
 //! What is written on a mount is told to the server later, and nobody misses it.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
@@ -11,7 +12,7 @@ use nix::unistd::close;
 
 use crate::disk_full::{SmallDisk, own_mounts};
 use crate::mounting::Mounted;
-use crate::stage::process::LIMIT;
+use crate::stage::process::{LIMIT, wait_for};
 use crate::stage::{Need, Stage};
 
 /// Bytes of one write.
@@ -171,6 +172,44 @@ fn a_quota_that_is_reached_is_told_to_whoever_syncs_or_closes() {
     drop(strace.stop());
     fs::write(mounted.path("fits"), [2; PART]).unwrap();
     assert_eq!(fs::read(stage.path("far/fits")).unwrap(), [2; PART]);
+}
+
+/// A disk that takes its time over syncs, said by strace(1); more programs sync than the server has threads for a mount.
+#[test]
+fn nobody_else_waits_for_syncs() {
+    require!(Need::Emulator, Need::Root, Need::Fuse, Need::Strace);
+    const FILES: usize = 12;
+    let stage = Stage::shared("--rtt 2ms");
+    let server = stage.serve();
+    for number in 0..50 {
+        fs::write(stage.path(format!("far/other{number}")), "words").unwrap();
+    }
+    let mounted = Mounted::new(&stage, "mnt", &[]);
+    let files: Vec<File> = (0..FILES)
+        .map(|number| {
+            let mut file = File::create(mounted.path(&format!("synced{number}"))).unwrap();
+            file.write_all(b"words").unwrap();
+            file
+        })
+        .collect();
+    let mut strace = Command::new("strace");
+    let inject = "inject=fsync,fdatasync:delay_enter=20s";
+    strace.args(["-f", "-o"]).arg(stage.path("syncs")).args(["-e", "trace=fsync,fdatasync"]);
+    let mut strace = stage.start(strace.args(["-e", inject, "-p"]).arg(server.pid().to_string()));
+    strace.wait_to_say("attached");
+    std::thread::scope(|scope| {
+        for file in &files {
+            scope.spawn(|| file.sync_all().unwrap());
+        }
+        let begun = || fs::read_to_string(stage.path("syncs")).unwrap().matches("sync(").count();
+        wait_for("syncs at the server", Duration::from_secs(20), || (begun() > 0).then_some(()));
+        let begun = Instant::now();
+        for number in 0..50 {
+            assert_eq!(fs::read(mounted.path(&format!("other{number}"))).unwrap(), b"words");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?} for 50 small files", begun.elapsed());
+        drop(strace.stop());
+    });
 }
 
 #[test]
