@@ -207,6 +207,9 @@ impl Remote {
                 && (0..blocks).all(|place| cache.block(now, node, place).is_some())
         };
         let number = self.file_number();
+        if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+            self.return_own_pages(node).await;
+        }
         // From then on it may be written to in memory, or is empty.
         let changes = flags.contains(OFlags::RDWR) || flags.contains(OFlags::TRUNC);
         let _no_stores = if changes { Some(self.without_stores(node).await) } else { None };

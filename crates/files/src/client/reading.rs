@@ -1,7 +1,7 @@
 //! How a file is read: which part is fetched ahead, as bytes are asked for. Pure.
 //!
 //! Whoever reads on where the last read ended is taken to go on so. The window, what is fetched ahead, begins small, if
-//! less so for who asks for much at once, and grows fourfold each time the reader has to wait for bytes that are on their
+//! less so for who asks for much at once or has read much already, and grows fourfold each time the reader has to wait for bytes that are on their
 //! way: so it becomes what the path holds, the bandwidth times the round trip and some more, without anybody measuring it.
 
 use std::ops::Range;
@@ -13,7 +13,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The reader of one open file.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Where it would read on.
+    /// Where it began, and where it would read on.
+    first: u64,
     next: u64,
     /// How far ahead of it, in bytes.
     window: u64,
@@ -24,7 +25,7 @@ pub(super) struct Reading {
 impl Default for Reading {
     fn default() -> Self {
         // Most begin at the beginning.
-        Self { next: 0, window: READ_AHEAD_FIRST, asked: 0 }
+        Self { first: 0, next: 0, window: READ_AHEAD_FIRST, asked: 0 }
     }
 }
 
@@ -45,11 +46,12 @@ impl Reading {
             offset <= self.next.saturating_add(4 * BLOCK) && offset.saturating_add(16 * BLOCK) >= self.next;
         let end = offset.saturating_add(length);
         if !near {
-            *self = Self { next: end, window: READ_AHEAD_FIRST, asked: 0 };
+            *self = Self { first: offset, next: end, window: READ_AHEAD_FIRST, asked: 0 };
             return Plan::Alone;
         }
         self.next = self.next.max(end);
-        self.window = self.window.max((READ_AHEAD_CALLS * length).min(most));
+        let so_far = (self.next - self.first).min(READ_AHEAD_CALLS * BLOCK);
+        self.window = self.window.max((READ_AHEAD_CALLS * length).max(so_far).min(most));
         let first = self.asked.max(offset / BLOCK);
         let until = self.next.saturating_add(self.window).min(size).div_ceil(BLOCK);
         // Half a window at a time, where there is so much: then most reads need not look.
@@ -119,6 +121,18 @@ mod tests {
         (0..20).for_each(|_| reading.waited(8 * BLOCK));
         assert_eq!(reading.read(0, 1, SIZE, 8 * BLOCK), Plan::Blocks(0..9));
         assert_eq!(Reading::default().read(0, BLOCK, SIZE, 8 * BLOCK), Plan::Blocks(0..9));
+    }
+
+    #[test]
+    fn who_has_read_much_goes_on_so() {
+        let mut reading = Reading::default();
+        for number in 0..10_000 {
+            assert_ne!(reading.read(number * 8192, 8192, SIZE, SIZE), Plan::Alone);
+        }
+        assert_eq!(reading.window, READ_AHEAD_CALLS * BLOCK);
+        // Elsewhere it is another reader.
+        assert_eq!(reading.read(SIZE / 2, 8192, SIZE, SIZE), Plan::Alone);
+        assert_eq!(reading.window, READ_AHEAD_FIRST);
     }
 
     #[test]

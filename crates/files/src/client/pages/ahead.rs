@@ -32,6 +32,14 @@ impl Remote {
         is_here && !lock(&self.inner.files).values().any(writes)
     }
 
+    /// A file is being opened for writing: the kernel drops its pages, and whoever writes need not have them taken back then.
+    pub(in super::super) async fn return_own_pages(&self, node: u64) {
+        let turns = lock(&self.inner.client.pages.table).returns(now(), node);
+        if let Some(turns) = turns {
+            self.return_pages(node, &turns).await;
+        }
+    }
+
     /// Nothing is stored of a file until the returned is dropped: a store that comes late would make it longer again, or undo
     /// what has been written to its pages in memory.
     pub(in super::super) async fn without_stores(&self, node: u64) -> Writing<'_> {

@@ -174,7 +174,8 @@ impl Table {
             coming.is_old = false;
         }
         let lease = kept.lease.filter(|(known, _)| *known == serial).map(|(known, _)| known);
-        Seen { lease, returned: kept.returned, sessions, ..seen }
+        // The lease may be taken back already: until it has been given back nobody changes what is read from now on.
+        Seen { lease, is_returning: kept.returning > 0, returned: kept.returned, sessions, ..seen }
     }
 
     /// Whether bytes that were read after seeing that may fill a page now. `valid`: leases may be used.
@@ -182,8 +183,10 @@ impl Table {
         let sessions = self.sessions;
         let kept = self.kept(node);
         let lease = kept.lease.filter(|(_, is_alone)| *is_alone || !alone).map(|(serial, _)| serial);
-        let Some(coming) = kept.coming.get(&seen.number) else { return false };
-        let (bytes, is_old, is_awaited) = (coming.bytes.clone(), coming.is_old, coming.is_leased);
+        let Some(coming) = kept.coming.get_mut(&seen.number) else { return false };
+        let (bytes, is_old) = (coming.bytes.clone(), coming.is_old);
+        // Once: if they are not what they should be nobody waits for them any more.
+        let is_awaited = std::mem::take(&mut coming.is_leased);
         let is_written = kept.writing.values().any(|writing| overlap(writing, &bytes));
         let is_same = (seen.returned, seen.sessions) == (kept.returned, sessions);
         // Else nobody has changed them since they were read, and nobody does before this page is given back, too.
@@ -193,7 +196,8 @@ impl Table {
             && lease == seen.lease
             && !is_old
             && !is_written;
-        let is_returning = is_same && kept.returning > 0 && (is_awaited || kept.is_late(now));
+        let was_leased = seen.lease.is_some() || seen.is_returning;
+        let is_returning = is_same && was_leased && kept.returning > 0 && (is_awaited || kept.is_late(now));
         if is_returning {
             kept.again.insert(bytes.start, bytes.end);
         }
@@ -216,6 +220,12 @@ impl Table {
         kept.broken = kept.broken.max(serial);
         kept.lease = kept.lease.filter(|(known, _)| *known > serial);
         Some(kept.returns(now))
+    }
+
+    /// What the kernel has of a file is given back though nobody asks for that: by whose turn; `None`: it has nothing. Leases stay.
+    pub(super) fn returns(&mut self, now: Nanos, node: u64) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        let kept = self.nodes.get_mut(&node).filter(|kept| !kept.given.is_empty())?;
+        Some(kept.returns(now).1)
     }
 
     /// A pass begins, of these bytes: in the first all that the kernel may have, then what was filled meanwhile. `None`: not yet,
@@ -283,6 +293,8 @@ impl Table {
             kept.lease.take()?;
             // Nobody waits for these pages, and those on their way may wait for the server for long.
             kept.coming.values_mut().for_each(|coming| coming.is_leased = coming.is_store);
+            // What was read under the lease may be changed by others from now on.
+            kept.returned += 1;
             Some((*node, kept.returns(now).1))
         };
         self.nodes.iter_mut().filter_map(had).collect()

@@ -1,0 +1,394 @@
+//! What files are, and what their names are: one call for each operation.
+
+use bytes::Bytes;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::cache::{Cache, OwnChange};
+use super::open_files::Far;
+use super::{Remote, User, now};
+use crate::limits::{INLINE_BYTES_MAX, NAME_BYTES_MAX};
+use crate::message::{
+    Attr, Create, FileSystem, GetAttr, GetXattr, Link, ListXattr, Lookup, Loser, Make, NewTime, ReadLink,
+    Remove, RemoveXattr, Rename, SetAttr, SetXattr, StatFs, SyncDir, WireTime,
+};
+
+/// What times may be set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The server's clock.
+    Now,
+    /// That.
+    To(WireTime),
+}
+
+impl From<SetTime> for NewTime {
+    fn from(time: SetTime) -> Self {
+        match time {
+            SetTime::Now => Self { now: true, time: WireTime::default() },
+            SetTime::To(time) => Self { now: false, time },
+        }
+    }
+}
+
+/// What is to be changed of a node, and by way of which open file (0: none).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The open file.
+    pub file: u64,
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub accessed: Option<SetTime>,
+    /// Last change of its bytes.
+    pub modified: Option<SetTime>,
+    /// A new size takes set-user-id and set-group-id away.
+    pub drops_set_id: bool,
+}
+
+impl Remote {
+    /// What has this name in a directory. It counts: see [`forget`](Self::forget).
+    ///
+    /// # Errors
+    /// As stat(2), as for all operations.
+    pub async fn look_up(&self, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Errno::NAMETOOLONG); // rather than that it is not there
+        }
+        if let Some(found) = self.find_known(parent, name).await {
+            return found.ok_or(Errno::NOENT);
+        }
+        let name = Bytes::copy_from_slice(name);
+        let ask = Lookup { parent, name: name.clone() };
+        let mut changed = false;
+        let found = self.learn(ask, |cache, turn, found| match found {
+            Ok(node) => {
+                cache.tell(node.attr.node);
+                changed = cache.has_changed(turn, node.attr.node);
+                cache.keep_attr(turn, node.attr);
+                cache.found_at(node.attr.node, parent, name.clone());
+                cache.keep_name(turn, parent, name, Some(node.attr.node));
+            }
+            Err(Errno::NOENT) => cache.keep_name(turn, parent, name, None),
+            Err(_) => {}
+        });
+        let attr = found.await?.attr;
+        // The server does not know all of it yet, or did not.
+        let is_old = self.inner.client.behind.of(attr.node).is_some() || changed;
+        if is_old { self.attr(attr.node).await } else { Ok(attr) }
+    }
+
+    /// A listed node is used from now on. It counts: see [`forget`](Self::forget).
+    pub fn tell(&self, node: u64) {
+        self.inner.client.cache().tell(node);
+    }
+
+    /// A node that was found so often will not be asked about any more.
+    pub fn forget(&self, node: u64, times: u64) {
+        let mut cache = self.inner.client.cache();
+        cache.forget(node, times);
+        let is_known = cache.is_known(node);
+        self.inner.client.may_forget(cache);
+        if !is_known {
+            self.forget_pages(node);
+        }
+    }
+
+    /// What a node is.
+    pub async fn attr(&self, node: u64) -> Result<Attr, Errno> {
+        if let Some(attr) = self.inner.client.cache().attr(now(), node) {
+            return Ok(attr);
+        }
+        self.flush_node(node).await;
+        self.learn(GetAttr { node }, |cache, turn, attr| {
+            if let Ok(attr) = attr {
+                cache.keep_attr(turn, *attr);
+            }
+        })
+        .await
+    }
+
+    /// What is known of a node without asking.
+    #[must_use]
+    pub fn known_attr(&self, node: u64) -> Option<Attr> {
+        self.inner.client.cache().attr(now(), node)
+    }
+
+    /// Changes attributes.
+    pub async fn set_attr(&self, node: u64, change: Change) -> Result<Attr, Errno> {
+        let Change { file, mode, uid, gid, size, accessed, modified, drops_set_id } = change;
+        self.flush_node(node).await;
+        // Where the file is open here alone, what it may do is asked anew.
+        let file =
+            self.open_file(file).ok().filter(|file| file.far.initialized()).map_or(0, |file| file.number);
+        let (accessed, modified) = (accessed.map(NewTime::from), modified.map(NewTime::from));
+        let ask = SetAttr { node, file, mode, uid, gid, size, accessed, modified, drops_set_id };
+        let rights = mode.is_some() || uid.is_some() || gid.is_some();
+        if rights {
+            self.mode_changes(node);
+        }
+        let change = OwnChange { bytes: size.map(|size| (size, u64::MAX)), rights, ..OwnChange::of(node) };
+        let _no_stores = if size.is_some() { Some(self.without_stores(node).await) } else { None };
+        if size.is_some() {
+            self.stored(node);
+        }
+        self.change(ask, &[change], |_, _| {}).await
+    }
+
+    /// The target of a symbolic link.
+    pub async fn read_link(&self, node: u64) -> Result<Bytes, Errno> {
+        if let Some(target) = self.inner.client.cache().target(now(), node) {
+            return Ok(target);
+        }
+        let target = self.learn(ReadLink { node }, |cache, turn, content| {
+            if let Ok(content) = content {
+                cache.keep_target(turn, node, content.data.clone());
+            }
+        });
+        Ok(target.await?.data)
+    }
+
+    /// Makes a directory, pipe, socket, device file or plain file, by the kind in `mode`.
+    pub async fn make(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        device: (u32, u32),
+        caller: User,
+    ) -> Result<Attr, Errno> {
+        let (device_major, device_minor) = device;
+        let (caller, target) = (caller.into(), Bytes::new());
+        let new_name = Bytes::copy_from_slice(name);
+        let make = Make { parent, name: new_name, mode, target, device_major, device_minor, caller };
+        self.make_node(make).await
+    }
+
+    /// Makes a symbolic link.
+    pub async fn make_link(
+        &self,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+        caller: User,
+    ) -> Result<Attr, Errno> {
+        let make = Make {
+            parent,
+            name: Bytes::copy_from_slice(name),
+            mode: rustix::fs::FileType::Symlink.as_raw_mode() | 0o777,
+            target: Bytes::copy_from_slice(target),
+            device_major: 0,
+            device_minor: 0,
+            caller: caller.into(),
+        };
+        self.make_node(make).await
+    }
+
+    async fn make_node(&self, make: Make) -> Result<Attr, Errno> {
+        let (parent, name, mode, target) = (make.parent, make.name.clone(), make.mode, make.target.clone());
+        let change = [OwnChange::of_name(parent, &name)];
+        let made = self.change_or_again(make, &change, |cache, made| {
+            cache.tell(made.attr.node);
+            cache.found_at(made.attr.node, parent, name.clone());
+        });
+        match made.await {
+            (Err(Errno::EXIST), true) => {
+                // Made by the server that died before it could answer, if it is what was to be made.
+                let there = self.look_up(parent, &name).await?;
+                let is_it = there.mode & KIND == mode & KIND
+                    && (target.is_empty() || self.read_link(there.node).await? == target);
+                if is_it {
+                    return Ok(there);
+                }
+                self.forget(there.node, 1);
+                Err(Errno::EXIST)
+            }
+            (made, _) => Ok(made?.attr),
+        }
+    }
+
+    /// Makes a file and opens it.
+    pub async fn create(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: OFlags,
+        caller: User,
+    ) -> Result<(Attr, u64), Errno> {
+        let new_name = Bytes::copy_from_slice(name);
+        let number = self.file_number();
+        let bits = flags.bits();
+        let create =
+            Create { parent, name: new_name, mode, flags: bits, caller: caller.into(), file: number };
+        let (change, place) = ([OwnChange::of_name(parent, name)], Bytes::copy_from_slice(name));
+        let created = self.change_or_again(create, &change, |cache, created| {
+            let attr = created.node.attr;
+            // Nothing of what this reply is the first to tell of can have been changed here, or be known by another.
+            let is_new = cache.is_first_told(attr.node);
+            cache.tell(attr.node);
+            cache.found_at(attr.node, parent, place);
+            // It may have been there, and longer.
+            let change = OwnChange::of_bytes(attr.node, 0, u64::MAX);
+            cache.begin_change(&change);
+            cache.end_change(&change);
+            if is_new {
+                let turn = cache.begin();
+                cache.keep_attr(turn, attr);
+                cache.end(turn);
+            }
+        });
+        let created = match created.await {
+            (Err(Errno::EXIST), true) if flags.contains(OFlags::EXCL) => {
+                // As above.
+                let there = self.look_up(parent, name).await?;
+                self.forget(there.node, 1);
+                let is_new =
+                    there.size == 0 && there.mode & KIND == rustix::fs::FileType::RegularFile.as_raw_mode();
+                if !is_new {
+                    return Err(Errno::EXIST);
+                }
+                let flags = flags.difference(OFlags::EXCL);
+                return Box::pin(self.create(parent, name, mode, flags, caller)).await;
+            }
+            (created, _) => created?,
+        };
+        let mode = created.node.attr.mode;
+        let far = Far { exclusive: created.exclusive, mode };
+        self.add_file(number, created.node.attr.node, flags, Some(far));
+        drop(self.without_stores(created.node.attr.node).await); // it may have been there
+        Ok((created.node.attr, number))
+    }
+
+    /// Removes a name.
+    pub async fn remove(&self, parent: u64, name: &[u8], is_dir: bool) -> Result<(), Errno> {
+        let removed = self.known_name(parent, name);
+        let change = OwnChange::of_name(parent, name);
+        let changes = std::iter::once(change).chain(removed).collect::<Vec<_>>();
+        let ask = Remove { parent, name: Bytes::copy_from_slice(name), is_dir };
+        match self.change_or_again(ask, &changes, Self::lost_name).await {
+            // By the server that died before it could answer: whoever removes a name has just looked it up.
+            (Err(Errno::NOENT), true) => Ok(()),
+            (removed, _) => removed.map(drop),
+        }
+    }
+
+    /// A node has lost a name: that is a change of it, too.
+    fn lost_name(cache: &mut Cache, loser: &Loser) {
+        let change = OwnChange::of(loser.node);
+        if loser.node != 0 {
+            cache.begin_change(&change);
+            cache.end_change(&change);
+        }
+    }
+
+    /// The node that a name leads to, as far as that is known: it will change with the name.
+    fn known_name(&self, parent: u64, name: &[u8]) -> Option<OwnChange<'static>> {
+        let node = self.inner.client.cache().look_up(now(), parent, name)??.node;
+        Some(OwnChange::of(node))
+    }
+
+    /// As renameat2(2).
+    pub async fn rename(
+        &self,
+        (parent, name): (u64, &[u8]),
+        (new_parent, new_name): (u64, &[u8]),
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let new_name_here = new_name;
+        let moved = [self.known_name(parent, name), self.known_name(new_parent, new_name)];
+        let names = [(parent, name), (new_parent, new_name)];
+        let changes = names.map(|(node, name)| OwnChange::of_name(node, name));
+        let changes = changes.into_iter().chain(moved.iter().flatten().copied()).collect::<Vec<_>>();
+        let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
+        let (old, new) = ((parent, name.clone()), (new_parent, new_name.clone()));
+        let ask = Rename { parent, name, new_parent, new_name, flags };
+        let keep = |cache: &mut Cache, moved: &Loser| {
+            cache.found_at(moved.node, old.0, old.1); // if the two have been exchanged; else it is gone
+            cache.found_at(moved.moved, new.0, new.1);
+            Self::lost_name(cache, moved);
+        };
+        match self.change_or_again(ask, &changes, keep).await {
+            // As above, if something has the new name.
+            (Err(Errno::NOENT), true) => {
+                let there = self.look_up(new_parent, new_name_here).await?;
+                self.forget(there.node, 1);
+                Ok(())
+            }
+            (renamed, _) => renamed.map(drop),
+        }
+    }
+
+    /// Gives a node another name.
+    pub async fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
+        self.flush_node(node).await; // its size is told
+        let changes = [OwnChange::of_name(parent, name), OwnChange::of(node)];
+        let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
+        let linked = self.change_or_again(ask, &changes, |cache, linked| {
+            cache.tell(linked.attr.node);
+            cache.found_at(linked.attr.node, parent, Bytes::copy_from_slice(name));
+        });
+        match linked.await {
+            (Err(Errno::EXIST), true) => {
+                let attr = self.look_up(parent, name).await?;
+                if attr.node == node { Ok(attr) } else { Err(Errno::EXIST) }
+            }
+            (linked, _) => Ok(linked?.attr),
+        }
+    }
+
+    /// Makes a directory's names durable.
+    pub async fn sync_dir(&self, node: u64) -> Result<(), Errno> {
+        self.call(SyncDir { node }).await.outcome.map(drop)
+    }
+
+    /// The file system that a node is on.
+    pub async fn file_system(&self, node: u64) -> Result<FileSystem, Errno> {
+        self.call(StatFs { node }).await.outcome
+    }
+
+    /// The value of an extended attribute.
+    pub async fn xattr(&self, node: u64, name: &[u8]) -> Result<Bytes, Errno> {
+        if self.known_attr(node).is_some_and(|attr| attr.no_xattrs) {
+            return Err(Errno::NODATA);
+        }
+        Ok(self.call(GetXattr { node, name: Bytes::copy_from_slice(name) }).await.outcome?.data)
+    }
+
+    /// Sets an extended attribute; `flags` as in setxattr(2).
+    pub async fn set_xattr(&self, node: u64, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
+        if name.len() + value.len() > INLINE_BYTES_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        self.flush_node(node).await; // a write takes some attributes away
+        self.mode_changes(node); // and an ACL has a mode in it
+        let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
+        let change = OwnChange { rights: true, ..OwnChange::of(node) };
+        self.change(SetXattr { node, name, value, flags }, &[change], |_, _| {}).await.map(drop)
+    }
+
+    /// The names of all extended attributes, each with a NUL behind it.
+    pub async fn list_xattr(&self, node: u64) -> Result<Bytes, Errno> {
+        if self.known_attr(node).is_some_and(|attr| attr.no_xattrs) {
+            return Ok(Bytes::new());
+        }
+        Ok(self.call(ListXattr { node }).await.outcome?.data)
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
+        self.flush_node(node).await;
+        let change = OwnChange { rights: true, ..OwnChange::of(node) };
+        let ask = RemoveXattr { node, name: Bytes::copy_from_slice(name) };
+        self.change(ask, &[change], |_, _| {}).await.map(drop)
+    }
+}
+
+/// What a file is, in a mode.
+const KIND: u32 = 0o170_000;
