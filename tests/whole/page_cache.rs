@@ -111,13 +111,15 @@ fn readers_of_pages_hold_nobody_up() {
     fs::write(stage.path("far/f"), version(1)).unwrap();
     let [reader, writer] = ["one", "other"].map(|name| Mounted::new(&stage, name, &[]));
     read_until_it_is_in_pages(&reader, &version(1));
+    // By way of pages: before anybody has it open for writing.
+    let open = [(); 3].map(|()| File::open(reader.path("f")).unwrap());
     let write = File::options().write(true).open(writer.path("f")).unwrap();
     let newest = AtomicU64::new(0);
     let last = 30;
     write.write_all_at(&0_u64.to_ne_bytes(), 8192).unwrap();
     std::thread::scope(|scope| {
-        for reads in 0..3 {
-            let (newest, open) = (&newest, File::open(reader.path("f")).unwrap());
+        for (reads, open) in open.iter().enumerate() {
+            let (newest, reads) = (&newest, reads as u64);
             scope.spawn(move || {
                 let (mut piece, mut heard) = (vec![0; 1 << 20], 0);
                 while heard < last {
@@ -141,7 +143,7 @@ fn readers_of_pages_hold_nobody_up() {
             assert!(begun.elapsed() < Duration::from_secs(20), "{:?} for one write", begun.elapsed());
         }
     });
-    drop(write);
+    drop((open, write));
     reader.stop_having_known(0);
     writer.stop_having_known(0);
 }
