@@ -118,6 +118,9 @@ pub const WRITE_BEHIND: Duration = Duration::from_secs(1);
 /// Bytes that are written to a file one after the other are sent in parts of this size.
 pub const WRITE_PART_BYTES: usize = 1 << 20;
 
+/// Such parts of a file that may begin before they are sent: of a long write(2) some pieces are under way at a time, and come in any order.
+pub const TAILS_MAX: usize = 4;
+
 /// Such parts on their way to the server at a time: as many blocks as may be on their way here, and half of what the
 /// server takes of one open file before a write waits.
 pub const PARTS_UNDER_WAY_MAX: usize = BLOCKS_COMING_MAX;
@@ -190,3 +193,19 @@ pub const BREAKS_KNOWN_MAX: usize = 64 << 10;
 
 /// Ranges of one write over the lanes that have come out of order: pieces are of 64 KiB and more.
 pub const WRITE_RANGES_MAX: usize = 1024;
+
+/// Files from this length on are read by way of the kernel's pages, where they are here. Shorter ones are read in a few requests anyway.
+pub const LONG_BYTES: u64 = 16 << 20;
+
+/// Blocks that are stored to the kernel's pages ahead of a reader, at first: he may not go on.
+pub const STORED_AHEAD_BLOCKS_FIRST: u64 = 4;
+
+/// And at most: he comes to the end of them as fast as memory is read.
+pub const STORED_AHEAD_BLOCKS_MAX: u64 = 64;
+
+/// Ranges of a file that the kernel may have pages of, told apart: beyond that the file is taken as a whole. 16 bytes each, and some for the tree.
+pub const PAGES_GIVEN_MAX: usize = 1000;
+
+/// Names that have been changed here since a directory was listed, and not looked up since: beyond that it is as if it had not been listed.
+/// Some 100 bytes each.
+pub const NAMES_BUT_FOR_MAX: usize = 1 << 16;

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::lock;
 use super::open_files::OpenFile;
-use crate::limits::{PARTS_UNDER_WAY_MAX, WRITE_PART_BYTES};
+use crate::limits::{PARTS_UNDER_WAY_MAX, TAILS_MAX, WRITE_PART_BYTES};
 
 /// All of a client's.
 #[derive(Debug)]
@@ -213,7 +213,7 @@ impl Written {
                 let of_piece = if further.is_empty() { room.num_permits() } else { piece.len() };
                 let room = room.split(of_piece);
                 if state.tails.len() >= TAILS_MAX {
-                    outcome.parts.extend(state.send_first());
+                    outcome.parts.extend(state.send(0));
                 }
                 let number = state.begin(file, at, piece, begins(at), room);
                 outcome.begun.push(number);
@@ -301,20 +301,13 @@ impl State {
         Some(Part { number, file, offset, data: data.freeze(), begun, room })
     }
 
-    fn send_first(&mut self) -> Option<Part> {
-        self.send(0)
-    }
-
     fn send_tails(&mut self) -> Vec<Part> {
-        std::iter::from_fn(|| self.send_first()).collect()
+        std::iter::from_fn(|| self.send(0)).collect()
     }
 }
 
 /// Room for what follows a first write: most files are small.
 const FIRST_BYTES: usize = 64 << 10;
-
-/// Tails of a file: of a long write(2) some pieces are under way at a time.
-const TAILS_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -152,21 +152,20 @@ impl Remote {
     pub(super) async fn break_pages(&self, broken: Vec<Grant>) {
         let mut returning = JoinSet::new();
         for grant in broken {
-            let Some((left, turns)) = lock(&self.inner.client.pages.table).broken(now(), grant) else {
-                continue;
-            };
+            let Some(left) = lock(&self.inner.client.pages.table).broken(now(), grant) else { continue };
             let remote = self.clone();
             returning.spawn(async move {
                 tokio::time::sleep(left).await;
-                remote.return_pages(grant.node, &turns).await;
+                remote.return_pages(grant.node).await;
             });
         }
         returning.join_all().await;
     }
 
-    async fn return_pages(&self, node: u64, turns: &tokio::sync::Mutex<()>) {
-        let _turn = turns.lock().await;
+    async fn return_pages(&self, node: u64) {
         let table = &self.inner.client.pages.table;
+        let turns = lock(table).turns(node);
+        let _turn = turns.lock().await;
         let mut is_first = true;
         loop {
             let pass = lock(table).begin_pass(now(), node, is_first);
@@ -197,10 +196,10 @@ impl Remote {
         self.return_all_pages(nodes);
     }
 
-    fn return_all_pages(&self, nodes: Vec<(u64, Arc<tokio::sync::Mutex<()>>)>) {
-        for (node, turns) in nodes {
+    fn return_all_pages(&self, nodes: Vec<u64>) {
+        for node in nodes {
             let remote = self.clone();
-            self.inner.runtime.spawn(async move { remote.return_pages(node, &turns).await });
+            self.inner.runtime.spawn(async move { remote.return_pages(node).await });
         }
     }
 

@@ -209,9 +209,10 @@ impl FilesServer {
         loop {
             let (mounted, now) = (Arc::clone(&attachment.mounted), Arc::clone(&ask));
             let step = move || Ok(step(&mounted, &now, held));
-            let step = match syncs {
-                true => attachment.workers.sync(step).await?,
-                false => attachment.workers.run(step).await?,
+            let step = if syncs {
+                attachment.workers.sync(step).await?
+            } else {
+                attachment.workers.run(step).await?
             };
             match step {
                 Step::Done(reply) => return Ok(reply),

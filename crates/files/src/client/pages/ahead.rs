@@ -11,8 +11,7 @@ use rustix::fs::OFlags;
 use super::super::open_files::OpenFile;
 use super::super::{Remote, lock, now};
 use super::Writing;
-use super::table::LONG_BYTES;
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{BLOCK_BYTES, LONG_BYTES};
 use crate::message::Map;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -34,9 +33,9 @@ impl Remote {
 
     /// A file is being opened for writing: the kernel drops its pages, and whoever writes need not have them taken back then.
     pub(in super::super) async fn return_own_pages(&self, node: u64) {
-        let turns = lock(&self.inner.client.pages.table).returns(now(), node);
-        if let Some(turns) = turns {
-            self.return_pages(node, &turns).await;
+        let returns = lock(&self.inner.client.pages.table).returns(now(), node);
+        if returns {
+            self.return_pages(node).await;
         }
     }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::Nanos;
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{
+    BLOCK_BYTES, LONG_BYTES, PAGES_GIVEN_MAX, STORED_AHEAD_BLOCKS_FIRST, STORED_AHEAD_BLOCKS_MAX,
+};
 use crate::message::Grant;
 use crate::ranges::RangeSet;
 
@@ -34,7 +36,7 @@ struct Kept {
     /// How often pages are being given back just now, and how often they have been.
     returning: u32,
     returned: u64,
-    /// Who gives back waits for the one before.
+    /// See [`Table::turns`].
     turns: Arc<tokio::sync::Mutex<()>>,
     /// When that began, or its last pass.
     pass_since: Nanos,
@@ -83,7 +85,14 @@ struct Ahead {
 impl Default for Ahead {
     fn default() -> Self {
         let places = BTreeSet::new();
-        Self { places, is_running: false, read_at: 0, window: WINDOW_FIRST, until: 0, is_long: false }
+        Self {
+            places,
+            is_running: false,
+            read_at: 0,
+            window: STORED_AHEAD_BLOCKS_FIRST,
+            until: 0,
+            is_long: false,
+        }
     }
 }
 
@@ -209,23 +218,25 @@ impl Table {
         may
     }
 
-    /// How long whoever has just got a page should be left with it, and who gives back before.
+    /// How long whoever has just got a page should be left with it; then [`begin_pass`](Self::begin_pass) is to be asked.
     /// `None`: nobody has pages of that.
-    pub(super) fn broken(
-        &mut self,
-        now: Nanos,
-        Grant { node, serial }: Grant,
-    ) -> Option<(Duration, Arc<tokio::sync::Mutex<()>>)> {
+    pub(super) fn broken(&mut self, now: Nanos, Grant { node, serial }: Grant) -> Option<Duration> {
         let kept = self.nodes.get_mut(&node)?;
         kept.broken = kept.broken.max(serial);
         kept.lease = kept.lease.filter(|(known, _)| *known > serial);
         Some(kept.returns(now))
     }
 
-    /// What the kernel has of a file is given back though nobody asks for that: by whose turn; `None`: it has nothing. Leases stay.
-    pub(super) fn returns(&mut self, now: Nanos, node: u64) -> Option<Arc<tokio::sync::Mutex<()>>> {
-        let kept = self.nodes.get_mut(&node).filter(|kept| !kept.given.is_empty())?;
-        Some(kept.returns(now).1)
+    /// What the kernel has of a file is to be given back though nobody asks for that, as above; false: it has nothing. Leases
+    /// stay.
+    pub(super) fn returns(&mut self, now: Nanos, node: u64) -> bool {
+        let kept = self.nodes.get_mut(&node).filter(|kept| !kept.given.is_empty());
+        kept.map(|kept| kept.returns(now)).is_some()
+    }
+
+    /// Whoever gives back holds it: each time pages are given back of a file that comes after the one before.
+    pub(super) fn turns(&mut self, node: u64) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(&self.kept(node).turns)
     }
 
     /// A pass begins, of these bytes: in the first all that the kernel may have, then what was filled meanwhile. `None`: not yet,
@@ -282,20 +293,21 @@ impl Table {
     }
 
     /// The session is over, and all leases with it: whose pages are to be given back, see [`broken`](Self::broken).
-    pub(super) fn session_lost(&mut self, now: Nanos) -> Vec<(u64, Arc<tokio::sync::Mutex<()>>)> {
+    pub(super) fn session_lost(&mut self, now: Nanos) -> Vec<u64> {
         self.sessions += 1;
         self.expired(now)
     }
 
     /// Leases are over for now.
-    pub(super) fn expired(&mut self, now: Nanos) -> Vec<(u64, Arc<tokio::sync::Mutex<()>>)> {
+    pub(super) fn expired(&mut self, now: Nanos) -> Vec<u64> {
         let had = |(node, kept): (&u64, &mut Kept)| {
             kept.lease.take()?;
             // Nobody waits for these pages, and those on their way may wait for the server for long.
             kept.coming.values_mut().for_each(|coming| coming.is_leased = coming.is_store);
             // What was read under the lease may be changed by others from now on.
             kept.returned += 1;
-            Some((*node, kept.returns(now).1))
+            kept.returns(now);
+            Some(*node)
         };
         self.nodes.iter_mut().filter_map(had).collect()
     }
@@ -316,7 +328,7 @@ impl Table {
         let follows = (ahead.read_at..=ahead.until.max(ahead.read_at + 1)).contains(&place);
         ahead.read_at = place;
         if !follows {
-            (ahead.window, ahead.until) = (WINDOW_FIRST, place);
+            (ahead.window, ahead.until) = (STORED_AHEAD_BLOCKS_FIRST, place);
             return false;
         }
         if !ahead.places.is_empty() || place + 1 < ahead.until {
@@ -324,7 +336,7 @@ impl Table {
         }
         let from = place + 1;
         ahead.until = from + ahead.window;
-        ahead.window = (ahead.window * 4).min(WINDOW_MAX);
+        ahead.window = (ahead.window * 4).min(STORED_AHEAD_BLOCKS_MAX);
         ahead.places.extend(from..ahead.until);
         !std::mem::replace(&mut ahead.is_running, true)
     }
@@ -373,18 +385,18 @@ impl Kept {
     }
 
     fn give(&mut self, bytes: &Range<u64>) {
-        if self.given.count() >= GIVEN_MAX {
+        if self.given.count() >= PAGES_GIVEN_MAX {
             self.given.insert(0, u64::MAX);
         }
         self.given.insert(bytes.start, bytes.end);
     }
 
-    fn returns(&mut self, now: Nanos) -> (Duration, Arc<tokio::sync::Mutex<()>>) {
+    fn returns(&mut self, now: Nanos) -> Duration {
         self.returning += 1;
         self.pass_since = now;
         self.ahead.places.clear();
         let left = (self.filled_at + TURN.as_nanos() as Nanos).saturating_sub(now);
-        (Duration::from_nanos(left).min(TURN), Arc::clone(&self.turns))
+        Duration::from_nanos(left).min(TURN)
     }
 }
 
@@ -394,13 +406,3 @@ const TURN: Duration = Duration::from_millis(5);
 
 /// A pass takes less, unless the kernel waits for a page that it asked for before that was known here.
 pub(super) const LATE: Duration = Duration::from_millis(3);
-
-/// Ranges that are told apart; beyond that a file is taken as a whole.
-const GIVEN_MAX: usize = 1000;
-
-/// Files from this length on are read by way of the kernel's pages, where they are here. Shorter ones are read at once anyway.
-pub(super) const LONG_BYTES: u64 = 16 << 20;
-
-/// Blocks that are stored ahead of a reader, at first and at most: it comes to the end of them as fast as memory is read.
-const WINDOW_FIRST: u64 = 4;
-const WINDOW_MAX: u64 = 64;
