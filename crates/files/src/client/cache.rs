@@ -49,6 +49,8 @@ struct Kept {
     /// Of these, how many are no parts of what is written behind, and how often one of them has begun or ended.
     others: u32,
     turns: u64,
+    /// The lease under which the last of these was made, if no other was under way beside it.
+    alone: Option<u64>,
     /// How often this client's user has been told of it, and not forgotten it.
     told: u64,
     /// How often the server has told of it.
@@ -535,20 +537,43 @@ impl Cache {
         Some((kept.lease?, kept.last_change))
     }
 
-    /// A change of one's own begins: of a node, of names in it, of bytes from `first` up to `last`.
-    pub(super) fn begin_change(&mut self, change: &OwnChange<'_>) {
-        let kept = self.begin_one(change.node);
-        (kept.others, kept.turns) = (kept.others + 1, kept.turns + 1);
-        self.drop_changed(change);
+    /// A change of one's own begins, of all these: nodes, names in them, bytes.
+    pub(super) fn begin_change(&mut self, changes: &[OwnChange<'_>]) {
+        for change in changes {
+            let kept = self.kept(change.node);
+            kept.alone = kept.lease.filter(|_| kept.others == 0);
+        }
+        for change in changes {
+            let kept = self.begin_one(change.node);
+            (kept.others, kept.turns) = (kept.others + 1, kept.turns + 1);
+            self.drop_changed(change);
+        }
     }
 
     /// It has been made, or not.
-    pub(super) fn end_change(&mut self, change: &OwnChange<'_>) {
-        if let Some(kept) = self.end_some(change.node, 1) {
-            (kept.others, kept.turns) = (kept.others.saturating_sub(1), kept.turns + 1);
+    pub(super) fn end_change(&mut self, changes: &[OwnChange<'_>]) {
+        for change in changes {
+            if let Some(kept) = self.end_some(change.node, 1) {
+                (kept.others, kept.turns) = (kept.others.saturating_sub(1), kept.turns + 1);
+            }
+            self.drop_changed(change);
+            self.forget_if_unused(change.node);
         }
-        self.drop_changed(change);
-        self.forget_if_unused(change.node);
+    }
+
+    /// The change that has just ended has taken a name away. That is known, if the lease of before is there still, and no
+    /// other change of the directory was under way here: whoever made the name again would have had the lease broken first.
+    pub(super) fn keep_removed(&mut self, parent: u64, name: Bytes) {
+        if let Some(kept) = self.nodes.get_mut(&parent)
+            && kept.alone.is_some()
+            && kept.alone == kept.lease
+            && kept.changing == 0
+        {
+            if let Some(names) = &mut kept.but_for {
+                names.remove(&name);
+            }
+            kept.names.insert(name, None);
+        }
     }
 
     /// A part of what is written behind begins: whether it may be kept afterwards, see [`end_part`](Self::end_part).

@@ -34,13 +34,14 @@ use crate::message::{
 };
 use behind::Behind;
 use cache::{Cache, Nanos, OwnChange, Turn};
+use fetch::Coming;
 use listing::Walk;
 use locking::Locking;
 pub use locking::{LockHeld, LockRange};
 use metrics::Metrics;
 pub use names::{Change, SetTime};
 pub use open_files::HowWritten;
-use open_files::{Coming, OpenFile};
+use open_files::OpenFile;
 pub use pages::PageCache;
 use pages::Pages;
 use resume::Present;
@@ -143,8 +144,8 @@ impl Handler for FilesClient {
                     // Pages are not filled with what is known of before, though its lease may be broken by a later message.
                     for broken in &notice.broken_pages {
                         let change = OwnChange::of_bytes(broken.node, 0, u64::MAX);
-                        cache.begin_change(&change);
-                        cache.end_change(&change);
+                        cache.begin_change(&[change]);
+                        cache.end_change(&[change]);
                     }
                     self.may_forget(cache);
                 }
@@ -426,15 +427,14 @@ impl Remote {
         let asking = Asking::begin(&self.inner.client);
         let changing = Changing::begin(&self.inner.client, changes);
         let Answer { outcome, grants, asked_again } = self.call(operation).await;
-        drop(changing);
-        let mut cache = self.inner.client.cache();
+        let mut cache = changing.end();
         outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
         // What the leases are for will be asked for: what has been brought may be older than one's own change.
         cache.granted(asking.turn, &grants);
         if let Ok(outcome) = &outcome {
             keep(&mut cache, outcome);
         }
-        drop(cache);
+        self.inner.client.may_forget(cache);
         (outcome, asked_again)
     }
 
@@ -492,21 +492,31 @@ impl Drop for Asking<'_> {
 struct Changing<'a> {
     client: &'a FilesClient,
     changes: &'a [OwnChange<'a>],
+    has_ended: bool,
 }
 
 impl<'a> Changing<'a> {
     fn begin(client: &'a FilesClient, changes: &'a [OwnChange<'a>]) -> Self {
-        let mut cache = client.cache();
-        changes.iter().for_each(|change| cache.begin_change(change));
-        drop(cache);
-        Self { client, changes }
+        client.cache().begin_change(changes);
+        Self { client, changes, has_ended: false }
+    }
+
+    /// It has been made: nothing comes between that and what is kept of it.
+    fn end(mut self) -> MutexGuard<'a, Cache> {
+        let mut cache = self.client.cache();
+        cache.end_change(self.changes);
+        self.has_ended = true;
+        cache
     }
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
         let mut cache = self.client.cache();
-        self.changes.iter().for_each(|change| cache.end_change(change));
+        cache.end_change(self.changes);
         self.client.may_forget(cache);
     }
 }

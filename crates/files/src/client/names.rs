@@ -236,8 +236,8 @@ impl Remote {
             cache.found_at(attr.node, parent, place);
             // It may have been there, and longer.
             let change = OwnChange::of_bytes(attr.node, 0, u64::MAX);
-            cache.begin_change(&change);
-            cache.end_change(&change);
+            cache.begin_change(&[change]);
+            cache.end_change(&[change]);
             if is_new {
                 let turn = cache.begin();
                 cache.keep_attr(turn, attr);
@@ -271,8 +271,13 @@ impl Remote {
         let removed = self.known_name(parent, name);
         let change = OwnChange::of_name(parent, name);
         let changes = std::iter::once(change).chain(removed).collect::<Vec<_>>();
-        let ask = Remove { parent, name: Bytes::copy_from_slice(name), is_dir };
-        match self.change_or_again(ask, &changes, Self::lost_name).await {
+        let gone = Bytes::copy_from_slice(name);
+        let ask = Remove { parent, name: gone.clone(), is_dir };
+        let keep = |cache: &mut Cache, loser: &Loser| {
+            cache.keep_removed(parent, gone);
+            Self::lost_name(cache, loser);
+        };
+        match self.change_or_again(ask, &changes, keep).await {
             // By the server that died before it could answer: whoever removes a name has just looked it up.
             (Err(Errno::NOENT), true) => Ok(()),
             (removed, _) => removed.map(drop),
@@ -283,8 +288,8 @@ impl Remote {
     fn lost_name(cache: &mut Cache, loser: &Loser) {
         let change = OwnChange::of(loser.node);
         if loser.node != 0 {
-            cache.begin_change(&change);
-            cache.end_change(&change);
+            cache.begin_change(&[change]);
+            cache.end_change(&[change]);
         }
     }
 
@@ -310,6 +315,10 @@ impl Remote {
         let (old, new) = ((parent, name.clone()), (new_parent, new_name.clone()));
         let ask = Rename { parent, name, new_parent, new_name, flags };
         let keep = |cache: &mut Cache, moved: &Loser| {
+            // Two names of one file stay as they are.
+            if flags & EXCHANGE == 0 && moved.moved != 0 && moved.moved != moved.node {
+                cache.keep_removed(old.0, old.1.clone());
+            }
             cache.found_at(moved.node, old.0, old.1); // if the two have been exchanged; else it is gone
             cache.found_at(moved.moved, new.0, new.1);
             Self::lost_name(cache, moved);
@@ -392,3 +401,6 @@ impl Remote {
 
 /// What a file is, in a mode.
 const KIND: u32 = 0o170_000;
+
+/// Of renameat2(2).
+const EXCHANGE: u32 = rustix::fs::RenameFlags::EXCHANGE.bits();

@@ -75,10 +75,10 @@ fn nothing_is_kept_that_was_asked_before_a_change_of_one_s_own() {
     learn(&mut cache, 1, 5);
     let before = cache.begin();
     let change = OwnChange::of_bytes(NODE, 0, 3);
-    cache.begin_change(&change);
+    cache.begin_change(&[change]);
     assert_eq!(cache.attr(0, NODE), None, "nor is anything known meanwhile");
     let during = cache.begin();
-    cache.end_change(&change);
+    cache.end_change(&[change]);
     for turn in [before, during] {
         cache.keep_attr(turn, attr(NODE, 5));
         assert_eq!(cache.attr(0, NODE), None);
@@ -104,8 +104,8 @@ fn the_last_block_of_a_file_that_has_grown_is_not_all_there_is() {
     cache.keep_block(turn, NODE, 0, vec![1; 600].into());
     assert!(cache.block(0, NODE, 0).is_some());
     let change = OwnChange::of_bytes(NODE, 3 << 20, 4 << 20);
-    cache.begin_change(&change);
-    cache.end_change(&change);
+    cache.begin_change(&[change]);
+    cache.end_change(&[change]);
     learn(&mut cache, 1, 4 << 20);
     assert_eq!(cache.block(0, NODE, 0), None);
     // One that comes late and short is of no use either.
@@ -158,14 +158,14 @@ fn what_was_written_alone_is_kept_until_it_is_changed_or_shared() {
     for begins_before in [true, false] {
         let change = OwnChange::of_bytes(NODE, 5 << 20, 6 << 20);
         let alone = if begins_before {
-            cache.begin_change(&change);
+            cache.begin_change(&[change]);
             cache.begin_part(NODE, 0)
         } else {
             let alone = cache.begin_part(NODE, 0);
-            cache.begin_change(&change);
+            cache.begin_change(&[change]);
             alone
         };
-        cache.end_change(&change);
+        cache.end_change(&[change]);
         cache.end_part(NODE, (0, BLOCK_BYTES as u64), Begun { alone, times: 1 }, Some((1, &data)));
         learn(&mut cache, 1, 2 << 20);
         assert!(cache.block(0, NODE, 0).is_none());
@@ -215,8 +215,8 @@ fn names_are_known_with_what_they_lead_to() {
     assert_eq!(cache.look_up(0, TOP, b"absent"), Some(None));
     assert_eq!(cache.look_up(0, TOP, b"other"), None, "that is not known");
     let change = OwnChange::of_name(TOP, b"absent");
-    cache.begin_change(&change);
-    cache.end_change(&change);
+    cache.begin_change(&[change]);
+    cache.end_change(&[change]);
     assert_eq!(cache.look_up(0, TOP, b"absent"), None);
     assert!(cache.look_up(0, TOP, b"n").is_some(), "other names are as they were");
     // All of a directory: what is not there is known, also when one of its names has been changed here.
@@ -228,8 +228,8 @@ fn names_are_known_with_what_they_lead_to() {
     cache.end(turn);
     assert_eq!(cache.look_up(0, TOP, b"absent"), Some(None));
     assert_eq!(cache.look_up(0, TOP, b"hidden"), None, "it cannot be looked at");
-    cache.begin_change(&change);
-    cache.end_change(&change);
+    cache.begin_change(&[change]);
+    cache.end_change(&[change]);
     assert_eq!(cache.look_up(0, TOP, b"absent"), None);
     assert_eq!(cache.look_up(0, TOP, b"other"), Some(None));
     let turn = cache.begin();
@@ -238,4 +238,49 @@ fn names_are_known_with_what_they_lead_to() {
     assert_eq!(cache.look_up(0, TOP, b"absent"), Some(None));
     cache.broken(Grant { node: NODE, serial: 2 });
     assert_eq!(cache.look_up(0, TOP, b"n"), None);
+}
+
+#[test]
+fn a_name_that_was_taken_away_here_is_known_to_be_gone() {
+    let held = || {
+        let mut cache = cache();
+        let turn = cache.begin();
+        cache.granted(turn, &[Grant { node: TOP, serial: 1 }]);
+        cache.end(turn);
+        cache
+    };
+    let (old, new) = (OwnChange::of_name(TOP, b"old"), OwnChange::of_name(TOP, b"new"));
+    let gone = Bytes::from_static(b"old");
+    // One change may be of two names of a directory.
+    let mut cache = held();
+    cache.begin_change(&[old, new]);
+    cache.end_change(&[old, new]);
+    cache.keep_removed(TOP, gone.clone());
+    assert_eq!(cache.look_up(0, TOP, b"old"), Some(None));
+    assert_eq!(cache.look_up(0, TOP, b"new"), None);
+    // Another change here may have come first or last.
+    for ends_first in [true, false] {
+        let mut cache = held();
+        cache.begin_change(&[old]);
+        cache.begin_change(&[old]);
+        cache.end_change(&[old]);
+        if ends_first {
+            cache.keep_removed(TOP, gone.clone());
+        }
+        cache.end_change(&[old]);
+        if !ends_first {
+            cache.keep_removed(TOP, gone.clone());
+        }
+        assert_eq!(cache.look_up(0, TOP, b"old"), None, "{ends_first}");
+    }
+    // Somebody else has made it again, and this client has a new lease already.
+    let mut cache = held();
+    cache.begin_change(&[old]);
+    cache.broken(Grant { node: TOP, serial: 1 });
+    let turn = cache.begin();
+    cache.granted(turn, &[Grant { node: TOP, serial: 2 }]);
+    cache.end(turn);
+    cache.end_change(&[old]);
+    cache.keep_removed(TOP, gone);
+    assert_eq!(cache.look_up(0, TOP, b"old"), None);
 }
