@@ -3,6 +3,7 @@
 
 mod behind;
 mod cache;
+mod fetch;
 mod listing;
 mod locking;
 mod metrics;
@@ -226,7 +227,7 @@ struct Inner {
     coming: Mutex<HashMap<(u64, u64), Coming>>,
     walk: Mutex<Walk>,
     /// Listings on their way, likewise.
-    listings_coming: Mutex<HashMap<u64, Coming>>,
+    listings_coming: Mutex<HashMap<u64, watch::Receiver<Option<()>>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -10,19 +10,19 @@ use bytes::Bytes;
 use longhaul_transport::Extent;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, watch};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
 use super::behind::{Outcome, Part, Taken};
 use super::cache::OwnChange;
-use super::reading::{Plan, Reading};
+use super::reading::Reading;
 use super::transfers::Broken;
-use super::{Asking, Changing, Remote, lock, now};
+use super::{Changing, Remote, lock, now};
 use crate::limits::{
-    BLOCK_BYTES, BLOCKS_COMING_MAX, CONTENTION_PAUSE, INLINE_BYTES_MAX, OVERDUE_AFTER, PARTS_UNDER_WAY_MAX,
-    READ_BYTES_MAX, WRITE_BEHIND, WRITES_OPEN_MAX,
+    BLOCK_BYTES, CONTENTION_PAUSE, INLINE_BYTES_MAX, OVERDUE_AFTER, PARTS_UNDER_WAY_MAX, WRITE_BEHIND,
+    WRITES_OPEN_MAX,
 };
 use crate::message::{
-    Acquire, Allocate, Close, CopyRange, Grant, Open, Opened, Read, Seek, Settle, Sync, Write, object,
+    Acquire, Allocate, Close, CopyRange, Grant, Open, Opened, Seek, Settle, Sync, Write, object,
 };
 
 /// What the client knows of an open file's writes over the lanes.
@@ -48,7 +48,7 @@ pub(super) struct OpenFile {
     /// It was, and cannot be opened in another session.
     pub(super) is_gone: AtomicBool,
     writes: Mutex<Writes>,
-    reading: Mutex<Reading>,
+    pub(super) reading: Mutex<Reading>,
     /// The lease under which what is written need not be at the server at once; 0: none.
     pub(super) exclusive: AtomicU64,
     /// When such a lease was last asked for.
@@ -113,9 +113,6 @@ impl OpenFile {
         lock(&self.failure).take().map_or(Ok(()), Err)
     }
 }
-
-/// Word of a block that has come.
-pub(super) type Coming = watch::Receiver<Option<()>>;
 
 /// The number of a write is taken off the list when its writer gives up waiting, too.
 struct UnderWay<'a> {
@@ -216,193 +213,6 @@ impl Remote {
         let far = if is_kept { None } else { Some(self.open_far(number, node, flags).await?) };
         self.add_file(number, node, flags, far);
         Ok((number, self.reads_by_pages(node, flags)))
-    }
-
-    /// As [`read`](Self::read), if no more is to be done for it than to take bytes that are here.
-    #[must_use]
-    pub fn read_known(&self, file: u64, offset: u64, length: u32) -> Option<Bytes> {
-        let file = self.open_file(file).ok()?;
-        let mut cache = self.inner.client.cache();
-        let now = now();
-        let size = cache.attr(now, file.node)?.size;
-        let wanted = size.saturating_sub(offset).min(length.into());
-        if wanted == 0 {
-            return Some(Bytes::new());
-        }
-        let place = offset / BLOCK;
-        if (offset + wanted - 1) / BLOCK != place {
-            return None;
-        }
-        let block = cache.block(now, file.node, place)?;
-        drop(cache);
-        let from = (offset - place * BLOCK) as usize;
-        let part =
-            block.get(from..from + wanted as usize).map(|_| block.slice(from..from + wanted as usize))?;
-        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one());
-        if let Plan::Blocks(blocks) = plan
-            && !blocks.is_empty()
-        {
-            let remote = self.clone();
-            self.inner.runtime.spawn(async move {
-                let _ = remote.fetch(&file, blocks, size).await; // its reader will see
-            });
-        }
-        Some(part)
-    }
-
-    /// Reads at most `length` bytes from `offset` on: fewer at the end of the file. Nothing is waited for that is here.
-    pub async fn read(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
-        let file = self.open_file(file)?;
-        self.flush_node(file.node).await;
-        let length = length.min(READ_BYTES_MAX);
-        let lease = self.inner.client.cache().lease(now(), file.node);
-        if lease.is_some()
-            && let Some(bytes) = self.read_kept(&file, offset, length, lease).await?
-        {
-            return Ok(bytes);
-        }
-        self.read_far(self.far(&file).await?, offset, length).await
-    }
-
-    /// Of a file whose parts may be kept; `None`: that does not pay, or they may not be any more.
-    async fn read_kept(
-        &self,
-        file: &Arc<OpenFile>,
-        offset: u64,
-        length: u32,
-        lease: Option<(u64, u64)>,
-    ) -> Result<Option<Bytes>, Errno> {
-        let size = self.attr(file.node).await?.size;
-        let wanted = size.saturating_sub(offset).min(length.into());
-        if wanted == 0 {
-            return Ok(Some(Bytes::new()));
-        }
-        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one());
-        let (first, last) = (offset / BLOCK, (offset + wanted - 1) / BLOCK);
-        let reads_on = match plan {
-            Plan::Blocks(blocks) => {
-                self.fetch(file, blocks, size).await?;
-                true
-            }
-            Plan::Alone => false,
-        };
-        let mut parts = Vec::with_capacity(2);
-        for place in first..=last {
-            let mut block = self.block(file, place).await;
-            if block.is_none() && reads_on {
-                // It had to make room for others, or was changed on its way.
-                self.fetch(file, place..place + 1, size).await?;
-                block = self.block(file, place).await;
-            }
-            let Some(block) = block else { return Ok(None) };
-            let from = offset.saturating_sub(place * BLOCK) as usize;
-            let to = ((offset + wanted - place * BLOCK) as usize).min(block.len());
-            if from >= to {
-                return Ok(None);
-            }
-            parts.push(block.slice(from..to));
-        }
-        // Parts of before and after a change are no bytes that were ever there.
-        if first < last && self.inner.client.cache().lease(now(), file.node) != lease {
-            return Ok(None);
-        }
-        Ok(Some(match <[Bytes; 1]>::try_from(parts) {
-            Ok([whole]) => whole,
-            Err(parts) => parts.concat().into(),
-        }))
-    }
-
-    /// Most that is fetched ahead for one reader.
-    fn kept_for_one(&self) -> u64 {
-        self.inner.client.behind.bytes_max as u64
-    }
-
-    /// A block that is here or on its way; `None`: neither, or it came and may not be kept.
-    async fn block(&self, file: &OpenFile, place: u64) -> Option<Bytes> {
-        if let Some(block) = self.inner.client.cache().block(now(), file.node, place) {
-            return Some(block);
-        }
-        let mut coming = lock(&self.inner.coming).get(&(file.node, place)).cloned()?;
-        if coming.borrow().is_none() {
-            lock(&file.reading).waited(self.kept_for_one());
-            let _ = coming.wait_for(Option::is_some).await; // it ends with its sender, too
-        }
-        self.inner.client.cache().block(now(), file.node, place)
-    }
-
-    /// Has blocks fetched that are neither here nor on their way.
-    async fn fetch(&self, file: &Arc<OpenFile>, blocks: Range<u64>, size: u64) -> Result<(), Errno> {
-        let missing: Vec<u64> = {
-            let mut cache = self.inner.client.cache();
-            let now = now();
-            blocks
-                .filter(|place| place * BLOCK < size && cache.block(now, file.node, *place).is_none())
-                .collect()
-        };
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let far = self.far(file).await?;
-        for place in missing {
-            let (tell, coming) = watch::channel(None);
-            {
-                let mut table = lock(&self.inner.coming);
-                // What is left out is asked for when it is read.
-                if table.len() >= BLOCKS_COMING_MAX || table.contains_key(&(file.node, place)) {
-                    continue;
-                }
-                table.insert((file.node, place), coming);
-            }
-            let (remote, file) = (self.clone(), Arc::clone(file));
-            tokio::spawn(async move {
-                let length = (size - place * BLOCK).min(BLOCK) as u32;
-                let asking = Asking::begin(&remote.inner.client);
-                let read = remote.read_far(far, place * BLOCK, length).await;
-                if let Ok(data) = &read
-                    && data.len() == length as usize
-                {
-                    remote.inner.client.cache().keep_block(asking.turn, file.node, place, data.clone());
-                }
-                drop(asking);
-                lock(&remote.inner.coming).remove(&(file.node, place));
-                tell.send_replace(Some(()));
-            });
-        }
-        Ok(())
-    }
-
-    async fn read_far(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
-        let read = self.read_at_server(file, offset, length).await;
-        let bytes = read.as_ref().map_or(0, |data| data.len() as u64);
-        self.inner.client.received_bytes.fetch_add(bytes, Ordering::Relaxed);
-        read
-    }
-
-    /// Reads at the server. 1 RTT, and the time of the bytes.
-    async fn read_at_server(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
-        if length as usize <= INLINE_BYTES_MAX {
-            let mut data = self.call(Read { file, offset, length, transfer: 0 }).await.outcome?.data;
-            data.truncate(length as usize); // whatever the server says
-            return Ok(data);
-        }
-        let mut attempts = READ_ATTEMPTS;
-        while attempts > 0 {
-            let awaited = self.inner.client.transfers.expect(length as usize);
-            let transfer = awaited.number;
-            let mut content = self.call(Read { file, offset, length, transfer }).await.outcome?;
-            if content.on_lanes == 0 {
-                content.data.truncate(length as usize);
-                return Ok(content.data);
-            }
-            match self.in_time(awaited.bytes(content.on_lanes.into())).await? {
-                Ok(bytes) => return Ok(bytes.into()),
-                // The file has become shorter meanwhile, most likely.
-                Err(Broken::GivenUp) => attempts -= 1,
-                // The next one is asked; where there is none, that fails.
-                Err(Broken::SessionOver) => {}
-            }
-        }
-        Err(Errno::IO)
     }
 
     /// As [`write`](Self::write), if the bytes only have to be taken; false: they have not been.
@@ -884,9 +694,6 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Files of more blocks are opened at the server in any case: the round trip is small beside what is read.
 const KEPT_BLOCKS_MAX: u64 = 16;
-
-/// A file may become shorter more than once while it is read.
-const READ_ATTEMPTS: usize = 4;
 
 /// Writes that are over when the server is told so: well before it has as many as it keeps.
 const SETTLE_AFTER: u32 = WRITES_OPEN_MAX as u32 / 16;

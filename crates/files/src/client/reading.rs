@@ -1,10 +1,12 @@
 //! How a file is read: which part is fetched ahead, as bytes are asked for. Pure.
 //!
 //! Whoever reads on where the last read ended is taken to go on so. The window, what is fetched ahead, begins small, if
-//! less so for who asks for much at once or has read much already, and grows fourfold each time the reader has to wait for bytes that are on their
-//! way: so it becomes what the path holds, the bandwidth times the round trip and some more, without anybody measuring it.
+//! less so for who asks for much at once, and grows when the reader has to wait for bytes that are on their
+//! way, as long as they take no more than a round trip and some: so it becomes what the path holds, the bandwidth times the round trip and some more,
+//! without anybody measuring it.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::limits::{BLOCK_BYTES, READ_AHEAD_CALLS, READ_AHEAD_FIRST, READ_AHEAD_MAX};
 
@@ -13,19 +15,21 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// The reader of one open file.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Where it began, and where it would read on.
-    first: u64,
+    /// Where it would read on.
     next: u64,
     /// How far ahead of it, in bytes.
     window: u64,
     /// Blocks before this one have been asked for.
     asked: u64,
+    /// And these when the window had just grown: only later ones have been asked for with all of it on their way. `None`: nothing has
+    /// been asked for since.
+    asked_before: Option<u64>,
 }
 
 impl Default for Reading {
     fn default() -> Self {
         // Most begin at the beginning.
-        Self { first: 0, next: 0, window: READ_AHEAD_FIRST, asked: 0 }
+        Self { next: 0, window: READ_AHEAD_FIRST, asked: 0, asked_before: None }
     }
 }
 
@@ -46,12 +50,11 @@ impl Reading {
             offset <= self.next.saturating_add(4 * BLOCK) && offset.saturating_add(16 * BLOCK) >= self.next;
         let end = offset.saturating_add(length);
         if !near {
-            *self = Self { first: offset, next: end, window: READ_AHEAD_FIRST, asked: 0 };
+            *self = Self { next: end, window: READ_AHEAD_FIRST, asked: 0, asked_before: None };
             return Plan::Alone;
         }
         self.next = self.next.max(end);
-        let so_far = (self.next - self.first).min(READ_AHEAD_CALLS * BLOCK);
-        self.window = self.window.max((READ_AHEAD_CALLS * length).max(so_far).min(most));
+        self.window = self.window.max((READ_AHEAD_CALLS * length).min(most));
         let first = self.asked.max(offset / BLOCK);
         let until = self.next.saturating_add(self.window).min(size).div_ceil(BLOCK);
         // Half a window at a time, where there is so much: then most reads need not look.
@@ -60,14 +63,31 @@ impl Reading {
             return Plan::Blocks(0..0);
         }
         self.asked = until;
+        self.asked_before.get_or_insert(until);
         Plan::Blocks(first..until)
     }
 
-    /// The reader has had to wait for bytes on their way; `most`: that may be kept for it.
-    pub(super) fn waited(&mut self, most: u64) {
-        self.window = (4 * self.window).min(READ_AHEAD_MAX).min(most).max(READ_AHEAD_FIRST);
+    /// The reader has had to wait for a block that came so long after it was asked for; `most`: that may be kept for it.
+    pub(super) fn waited(&mut self, place: u64, took: Duration, round_trip: Duration, most: u64) {
+        // What takes much longer than a round trip stands in a queue: the path is full, and more would keep others waiting.
+        let may_grow = self.asked_before.is_some_and(|before| place >= before);
+        if !may_grow || took >= round_trip + QUEUED {
+            return;
+        }
+        let factor = if took < round_trip + QUEUED / 2 { 4 } else { 2 };
+        self.window = (factor * self.window).min(READ_AHEAD_MAX).min(most).max(READ_AHEAD_FIRST);
+        self.asked_before = None;
+    }
+
+    /// A block that was asked for has not come, or is not here any more: from there on it is asked for again.
+    pub(super) fn lost(&mut self, place: u64) {
+        self.asked = self.asked.min(place);
+        self.asked_before = None;
     }
 }
+
+/// So long blocks may wait on their way beside a round trip: all lanes bring some at a time, and have buffers.
+const QUEUED: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
@@ -75,19 +95,64 @@ mod tests {
 
     const SIZE: u64 = 1 << 40;
 
+    const RTT: Duration = Duration::from_millis(100);
+
     #[test]
     fn a_reader_that_goes_on_is_read_ahead_for() {
         let mut reading = Reading::default();
         assert_eq!(reading.read(0, 100, SIZE, SIZE), Plan::Blocks(0..5));
         assert_eq!(reading.read(100, 100, SIZE, SIZE), Plan::Blocks(0..0), "they are on their way");
-        reading.waited(SIZE);
-        assert_eq!(reading.read(BLOCK, 100, SIZE, SIZE), Plan::Blocks(5..18));
-        for _ in 0..100 {
-            reading.waited(SIZE);
+        reading.waited(0, RTT, RTT, SIZE);
+        assert_eq!(reading.window, 4 * BLOCK, "the path has not seen so much yet");
+        assert_eq!(reading.read(3 * BLOCK, 100, SIZE, SIZE), Plan::Blocks(5..8));
+        reading.waited(5, 2 * RTT, RTT, SIZE);
+        assert_eq!(reading.window, 4 * BLOCK, "the path is full");
+        reading.waited(5, RTT, RTT, SIZE);
+        assert_eq!(reading.read(5 * BLOCK, 100, SIZE, SIZE), Plan::Blocks(8..22));
+        for _ in 0..10 {
+            reading.waited(reading.asked, RTT, RTT, SIZE);
+            reading.read(reading.next, 1, SIZE, SIZE);
         }
-        assert_eq!(reading.read(BLOCK + 100, 1, SIZE, SIZE), Plan::Blocks(18..2 + READ_AHEAD_MAX / BLOCK));
+        assert_eq!(reading.window, READ_AHEAD_MAX);
         // Requests that overtake each other are no jump.
-        assert_eq!(reading.read(0, BLOCK, SIZE, SIZE), Plan::Blocks(0..0));
+        assert_eq!(reading.read(reading.next - BLOCK, BLOCK, SIZE, SIZE), Plan::Blocks(0..0));
+    }
+
+    #[test]
+    fn no_more_is_fetched_ahead_than_the_path_holds() {
+        // Bytes per second; the reader takes what comes at once.
+        for (rate, rtt_ms) in [(12.5e6, 10), (125e6, 3), (125e6, 200), (1.25e9, 20), (1.25e9, 100)] {
+            let rtt = Duration::from_millis(rtt_ms);
+            let (mut reading, mut now, mut free) = (Reading::default(), 0.0_f64, 0.0_f64);
+            let mut comes: Vec<(f64, f64)> = Vec::new();
+            for place in 0..20_000 {
+                let Plan::Blocks(asked) = reading.read(place * BLOCK, 8192, SIZE, SIZE) else { panic!() };
+                for _ in asked {
+                    free = free.max(now + rtt.as_secs_f64()) + BLOCK as f64 / rate;
+                    comes.push((now, free));
+                }
+                let (asked_at, comes_at) = comes[place as usize];
+                if comes_at > now {
+                    now = comes_at;
+                    reading.waited(place, Duration::from_secs_f64(now - asked_at), rtt, SIZE);
+                }
+            }
+            let bdp = rate * rtt.as_secs_f64();
+            let window = reading.window as f64;
+            let most = (4.0 * (bdp + rate * 0.2 + BLOCK as f64))
+                .clamp(READ_AHEAD_FIRST as f64, READ_AHEAD_MAX as f64);
+            assert!(window >= bdp.min(READ_AHEAD_MAX as f64) && window <= most, "{rate} {rtt_ms} {window}");
+            let reached = 20_000.0 * BLOCK as f64 / now;
+            assert!(reached > 0.95 * rate, "{rate} {rtt_ms} {reached}");
+        }
+    }
+
+    #[test]
+    fn what_was_lost_is_asked_for_again() {
+        let mut reading = Reading::default();
+        assert_eq!(reading.read(0, 100, SIZE, SIZE), Plan::Blocks(0..5));
+        reading.lost(2);
+        assert_eq!(reading.read(2 * BLOCK, 100, SIZE, SIZE), Plan::Blocks(2..7));
     }
 
     #[test]
@@ -100,7 +165,7 @@ mod tests {
                 Plan::Alone => panic!("it goes on"),
             }
             if number % 500 == 0 {
-                reading.waited(SIZE);
+                reading.waited(offset / BLOCK, RTT, RTT, SIZE);
             }
         }
         assert_eq!(asked, (0..101).collect::<Vec<_>>());
@@ -118,21 +183,10 @@ mod tests {
     #[test]
     fn a_small_cache_is_not_read_past() {
         let mut reading = Reading::default();
-        (0..20).for_each(|_| reading.waited(8 * BLOCK));
-        assert_eq!(reading.read(0, 1, SIZE, 8 * BLOCK), Plan::Blocks(0..9));
+        assert_eq!(reading.read(0, 1, SIZE, 8 * BLOCK), Plan::Blocks(0..5));
+        reading.waited(5, RTT, RTT, 8 * BLOCK);
+        assert_eq!(reading.read(BLOCK, 1, SIZE, 8 * BLOCK), Plan::Blocks(5..10));
         assert_eq!(Reading::default().read(0, BLOCK, SIZE, 8 * BLOCK), Plan::Blocks(0..9));
-    }
-
-    #[test]
-    fn who_has_read_much_goes_on_so() {
-        let mut reading = Reading::default();
-        for number in 0..10_000 {
-            assert_ne!(reading.read(number * 8192, 8192, SIZE, SIZE), Plan::Alone);
-        }
-        assert_eq!(reading.window, READ_AHEAD_CALLS * BLOCK);
-        // Elsewhere it is another reader.
-        assert_eq!(reading.read(SIZE / 2, 8192, SIZE, SIZE), Plan::Alone);
-        assert_eq!(reading.window, READ_AHEAD_FIRST);
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use longhaul_transport::{Extent, Stored, Withdrawn};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::ranges::RangeSet;
 
@@ -19,33 +19,55 @@ pub(super) enum Broken {
     SessionOver,
 }
 
-/// A part of a file that is on its way here.
+/// A part of a file that is on its way here, block by block: lanes bring several at a time.
 #[derive(Debug)]
 struct Incoming {
+    block_bytes: usize,
+    blocks: Vec<Mutex<Block>>,
+    /// Bytes that there will be, once the server has said so.
+    expected: OnceLock<u64>,
+    /// For each block its number and its bytes.
+    done: mpsc::UnboundedSender<Result<(usize, Vec<u8>), Broken>>,
+}
+
+/// Empty when it has been handed over.
+#[derive(Debug)]
+struct Block {
     buffer: Vec<u8>,
     arrived: RangeSet,
-    /// Bytes that there will be, once the server has said so.
-    expected: Option<u64>,
-    done: Option<oneshot::Sender<Result<Vec<u8>, Broken>>>,
 }
 
 impl Incoming {
-    /// Hands the bytes over when they are all there; false when not.
-    fn finish(&mut self) -> bool {
-        let Some(expected) = self.expected else { return false };
-        if !self.arrived.contains(0, expected) {
-            return false;
+    /// Hands a block over when it is all there.
+    fn finish(&self, index: usize, block: &mut Block) {
+        let Some(expected) = self.expected.get() else { return };
+        let bytes = expected.saturating_sub((index * self.block_bytes) as u64).min(block.buffer.len() as u64);
+        if bytes > 0 && block.arrived.contains(0, bytes) {
+            let mut buffer = std::mem::take(&mut block.buffer);
+            buffer.truncate(bytes as usize);
+            let _ = self.done.send(Ok((index, buffer))); // the reader has gone
         }
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.truncate(expected as usize);
-        self.tell(Ok(buffer));
-        true
     }
 
-    fn tell(&mut self, result: Result<Vec<u8>, Broken>) {
-        if let Some(done) = self.done.take() {
-            let _ = done.send(result); // the reader has gone
+    /// Takes bytes that begin at `offset`; false: nobody wants them.
+    fn store(&self, offset: u64, mut data: &[u8]) -> bool {
+        let Ok(mut at) = usize::try_from(offset) else { return false };
+        let mut is_wanted = false;
+        while !data.is_empty() {
+            let (index, from) = (at / self.block_bytes, at % self.block_bytes);
+            let Some(block) = self.blocks.get(index) else { return false }; // more than was asked for
+            let (here, rest) = data.split_at(data.len().min(self.block_bytes - from));
+            let mut block = lock(block);
+            if let Some(place) = block.buffer.get_mut(from..from + here.len()) {
+                place.copy_from_slice(here);
+                block.arrived.insert(from as u64, (from + here.len()) as u64);
+                self.finish(index, &mut block);
+                is_wanted = true;
+            }
+            drop(block);
+            (data, at) = (rest, at + here.len());
         }
+        is_wanted
     }
 }
 
@@ -63,7 +85,7 @@ struct Outgoing {
 /// All of a session's.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
-    incoming: Mutex<Numbered<Arc<Mutex<Incoming>>>>,
+    incoming: Mutex<Numbered<Arc<Incoming>>>,
     outgoing: Mutex<HashMap<u64, Outgoing>>,
 }
 
@@ -88,23 +110,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Awaited<'a> {
     transfers: &'a Transfers,
     pub(super) number: u64,
-    done: oneshot::Receiver<Result<Vec<u8>, Broken>>,
+    done: mpsc::UnboundedReceiver<Result<(usize, Vec<u8>), Broken>>,
 }
 
 impl Awaited<'_> {
-    /// The server sends so many bytes: waits for them.
-    pub(super) async fn bytes(mut self, expected: u64) -> Result<Vec<u8>, Broken> {
+    /// The server sends so many bytes.
+    pub(super) fn begin(&self, expected: u64) -> Result<(), Broken> {
         let incoming = lock(&self.transfers.incoming).table.get(&self.number).cloned();
-        if let Some(incoming) = incoming {
-            let mut incoming = lock(&incoming);
-            // A server that sends more than was asked for is not waited for.
-            if expected > incoming.buffer.len() as u64 {
-                return Err(Broken::GivenUp);
-            }
-            incoming.expected = Some(expected);
-            incoming.finish();
+        let Some(incoming) = incoming else { return Err(Broken::SessionOver) };
+        // A server that sends more than was asked for is not waited for.
+        if expected > incoming.blocks.iter().map(|block| lock(block).buffer.len() as u64).sum() {
+            return Err(Broken::GivenUp);
         }
-        (&mut self.done).await.unwrap_or(Err(Broken::SessionOver))
+        let _ = incoming.expected.set(expected); // once
+        for (index, block) in incoming.blocks.iter().enumerate() {
+            incoming.finish(index, &mut lock(block));
+        }
+        Ok(())
+    }
+
+    /// The next block that is all there: its number, and its bytes.
+    pub(super) async fn next(&mut self) -> Result<(usize, Vec<u8>), Broken> {
+        self.done.recv().await.unwrap_or(Err(Broken::SessionOver))
     }
 }
 
@@ -115,16 +142,20 @@ impl Drop for Awaited<'_> {
 }
 
 impl Transfers {
-    /// Gets ready for up to `bytes` from the server.
-    pub(super) fn expect(&self, bytes: usize) -> Awaited<'_> {
-        let (sender, done) = oneshot::channel();
+    /// Gets ready for up to `bytes` from the server, in blocks of `block_bytes`.
+    pub(super) fn expect(&self, bytes: usize, block_bytes: usize) -> Awaited<'_> {
+        let (sender, done) = mpsc::unbounded_channel(); // as many as there are blocks
         let mut incoming = lock(&self.incoming);
         incoming.last += 1;
         let number = incoming.last;
         if !incoming.over {
-            let buffer = vec![0; bytes];
-            let entry = Incoming { buffer, arrived: RangeSet::default(), expected: None, done: Some(sender) };
-            incoming.table.insert(number, Arc::new(Mutex::new(entry)));
+            let block = |begin| {
+                let buffer = vec![0; block_bytes.min(bytes - begin)];
+                Mutex::new(Block { buffer, arrived: RangeSet::default() })
+            };
+            let blocks = (0..bytes).step_by(block_bytes).map(block).collect();
+            let entry = Incoming { block_bytes, blocks, expected: OnceLock::new(), done: sender };
+            incoming.table.insert(number, Arc::new(entry));
         }
         Awaited { transfers: self, number, done }
     }
@@ -190,21 +221,13 @@ impl Transfers {
         let Some(incoming) = lock(&self.incoming).table.get(&object).cloned() else {
             return Stored::Unwanted;
         };
-        let mut incoming = lock(&incoming);
-        let end = offset.saturating_add(data.len() as u64);
-        if end > incoming.buffer.len() as u64 {
-            return Stored::Unwanted; // more than was asked for, or it has been handed over
-        }
-        incoming.buffer[offset as usize..end as usize].copy_from_slice(data);
-        incoming.arrived.insert(offset, end);
-        incoming.finish();
-        Stored::Kept
+        if incoming.store(offset, data) { Stored::Kept } else { Stored::Unwanted }
     }
 
     /// The server cannot bring a transfer to its end.
     pub(super) fn give_up(&self, number: u64) {
         if let Some(incoming) = lock(&self.incoming).table.get(&number).cloned() {
-            lock(&incoming).tell(Err(Broken::GivenUp));
+            let _ = incoming.done.send(Err(Broken::GivenUp)); // the reader has gone
         }
     }
 
@@ -220,5 +243,74 @@ impl Transfers {
         let ended = (std::mem::take(&mut incoming.table), std::mem::take(&mut *lock(&self.outgoing)));
         drop(incoming);
         drop(ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Pieces of any length come in any order, some twice, before and after the server has said how much there will be.
+        #[test]
+        fn each_block_is_handed_over_once_and_whole(
+            asked in 1_usize..500,
+            block_bytes in 1_usize..200,
+            fewer in 0_usize..500,
+            cuts in proptest::collection::vec(0_usize..500, 0..12),
+            order in any::<prop::sample::Index>(),
+            said_after in 0_usize..14,
+            seed in any::<u64>(),
+        ) {
+            let there = asked.saturating_sub(fewer).max(1);
+            let data: Vec<u8> = (0..there).map(|at| (at * 31 % 251) as u8).collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(there)).collect();
+            cuts.extend([0, there]);
+            cuts.sort_unstable();
+            let mut pieces: Vec<(usize, usize)> = cuts.windows(2).map(|cut| (cut[0], cut[1])).filter(|(a, b)| a < b).collect();
+            let turn = order.index(pieces.len());
+            pieces.rotate_left(turn);
+            if seed % 2 == 0 {
+                pieces.reverse();
+            }
+            pieces.push(pieces[seed as usize % pieces.len()]); // hedged
+            let transfers = Transfers::default();
+            let mut awaited = transfers.expect(asked, block_bytes);
+            for (number, (from, to)) in pieces.iter().enumerate() {
+                if number == said_after {
+                    prop_assert_eq!(awaited.begin(there as u64), Ok(()));
+                }
+                let stored = transfers.store(awaited.number, *from as u64, &data[*from..*to]);
+                prop_assert!(stored == Stored::Kept || number + 1 == pieces.len());
+            }
+            if said_after >= pieces.len() {
+                prop_assert_eq!(awaited.begin(there as u64), Ok(()));
+            }
+            let mut blocks = Vec::new();
+            while let Ok(block) = awaited.done.try_recv() {
+                blocks.push(block.unwrap());
+            }
+            blocks.sort_unstable();
+            let whole: Vec<_> = data.chunks(block_bytes).map(<[u8]>::to_vec).enumerate().collect();
+            prop_assert_eq!(blocks, whole);
+        }
+    }
+
+    #[test]
+    fn more_than_was_asked_for_is_not_taken() {
+        let transfers = Transfers::default();
+        let mut awaited = transfers.expect(100, 64);
+        assert_eq!(transfers.store(awaited.number, 90, &[1; 11]), Stored::Unwanted);
+        assert_eq!(transfers.store(awaited.number, u64::MAX - 3, &[1; 11]), Stored::Unwanted);
+        assert_eq!(transfers.store(awaited.number + 1, 0, &[1; 11]), Stored::Unwanted);
+        assert_eq!(awaited.begin(101), Err(Broken::GivenUp));
+        assert_eq!(awaited.begin(100), Ok(()));
+        transfers.give_up(awaited.number);
+        assert_eq!(awaited.done.try_recv(), Ok(Err(Broken::GivenUp)));
+        transfers.end();
+        assert!(awaited.done.try_recv().is_err());
+        assert_eq!(awaited.begin(100), Err(Broken::SessionOver));
     }
 }

@@ -1,0 +1,286 @@
+//! What is read of open files: from what is kept, from what is on its way, and what is fetched for it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustix::io::Errno;
+use tokio::sync::watch;
+
+use super::cache::Nanos;
+use super::open_files::OpenFile;
+use super::reading::Plan;
+use super::resume::Present;
+use super::transfers::Broken;
+use super::{Asking, Remote, lock, now};
+use crate::limits::{BLOCK_BYTES, BLOCKS_COMING_MAX, INLINE_BYTES_MAX, READ_BYTES_MAX};
+use crate::message::Read;
+
+/// A block on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Coming {
+    asked_at: Nanos,
+    /// Word that it has come, or will not.
+    over: watch::Receiver<Option<()>>,
+}
+
+/// The end of a block's way, whether it has come or not.
+#[derive(Debug)]
+struct Fetching {
+    remote: Remote,
+    at: (u64, u64),
+    tell: watch::Sender<Option<()>>,
+}
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        lock(&self.remote.inner.coming).remove(&self.at);
+        self.tell.send_replace(Some(()));
+    }
+}
+
+impl Remote {
+    /// As [`read`](Self::read), if no more is to be done for it than to take bytes that are here.
+    #[must_use]
+    pub fn read_known(&self, file: u64, offset: u64, length: u32) -> Option<Bytes> {
+        let file = self.open_file(file).ok()?;
+        let mut cache = self.inner.client.cache();
+        let now = now();
+        let size = cache.attr(now, file.node)?.size;
+        let wanted = size.saturating_sub(offset).min(length.into());
+        if wanted == 0 {
+            return Some(Bytes::new());
+        }
+        let place = offset / BLOCK;
+        if (offset + wanted - 1) / BLOCK != place {
+            return None;
+        }
+        let block = cache.block(now, file.node, place)?;
+        drop(cache);
+        let from = (offset - place * BLOCK) as usize;
+        let part =
+            block.get(from..from + wanted as usize).map(|_| block.slice(from..from + wanted as usize))?;
+        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one());
+        if let Plan::Blocks(blocks) = plan
+            && !blocks.is_empty()
+        {
+            let remote = self.clone();
+            self.inner.runtime.spawn(async move {
+                let _ = remote.fetch(&file, blocks, size).await; // its reader will see
+            });
+        }
+        Some(part)
+    }
+
+    /// Reads at most `length` bytes from `offset` on: fewer at the end of the file. Nothing is waited for that is here.
+    pub async fn read(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
+        let file = self.open_file(file)?;
+        self.flush_node(file.node).await;
+        let length = length.min(READ_BYTES_MAX);
+        let lease = self.inner.client.cache().lease(now(), file.node);
+        if lease.is_some()
+            && let Some(bytes) = self.read_kept(&file, offset, length, lease).await?
+        {
+            return Ok(bytes);
+        }
+        self.read_far(self.far(&file).await?, offset, length).await
+    }
+
+    /// Of a file whose parts may be kept; `None`: that does not pay, or they may not be any more.
+    async fn read_kept(
+        &self,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        length: u32,
+        lease: Option<(u64, u64)>,
+    ) -> Result<Option<Bytes>, Errno> {
+        let size = self.attr(file.node).await?.size;
+        let wanted = size.saturating_sub(offset).min(length.into());
+        if wanted == 0 {
+            return Ok(Some(Bytes::new()));
+        }
+        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one());
+        let (first, last) = (offset / BLOCK, (offset + wanted - 1) / BLOCK);
+        let reads_on = match plan {
+            Plan::Blocks(blocks) => {
+                self.fetch(file, blocks, size).await?;
+                true
+            }
+            Plan::Alone => false,
+        };
+        let mut parts = Vec::with_capacity(2);
+        for place in first..=last {
+            let mut block = self.block(file, place).await;
+            if block.is_none() && reads_on {
+                // It had to make room for others, was changed on its way, or its session is over: so what was to follow it is asked for again.
+                lock(&file.reading).lost(place);
+                self.fetch(file, place..place + 1, size).await?;
+                block = self.block(file, place).await;
+            }
+            let Some(block) = block else { return Ok(None) };
+            let from = offset.saturating_sub(place * BLOCK) as usize;
+            let to = ((offset + wanted - place * BLOCK) as usize).min(block.len());
+            if from >= to {
+                return Ok(None);
+            }
+            parts.push(block.slice(from..to));
+        }
+        // Parts of before and after a change are no bytes that were ever there.
+        if first < last && self.inner.client.cache().lease(now(), file.node) != lease {
+            return Ok(None);
+        }
+        Ok(Some(match <[Bytes; 1]>::try_from(parts) {
+            Ok([whole]) => whole,
+            Err(parts) => parts.concat().into(),
+        }))
+    }
+
+    /// Most that is fetched ahead for one reader.
+    fn kept_for_one(&self) -> u64 {
+        self.inner.client.behind.bytes_max as u64
+    }
+
+    /// A block that is here or on its way; `None`: neither, or it came and may not be kept.
+    async fn block(&self, file: &OpenFile, place: u64) -> Option<Bytes> {
+        if let Some(block) = self.inner.client.cache().block(now(), file.node, place) {
+            return Some(block);
+        }
+        let mut coming = lock(&self.inner.coming).get(&(file.node, place)).cloned()?;
+        if coming.over.borrow().is_none() {
+            let _ = coming.over.wait_for(Option::is_some).await; // it ends with its sender, too
+            let took = Duration::from_nanos(now().saturating_sub(coming.asked_at));
+            lock(&file.reading).waited(place, took, self.round_trip(), self.kept_for_one());
+        }
+        self.inner.client.cache().block(now(), file.node, place)
+    }
+
+    /// As far as it is known.
+    fn round_trip(&self) -> Duration {
+        match &*self.inner.present.borrow() {
+            Present::Up { session, .. } => session.rtt().unwrap_or_default(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Has blocks fetched that are neither here nor on their way: in their order, and as few questions as that takes.
+    async fn fetch(&self, file: &Arc<OpenFile>, blocks: Range<u64>, size: u64) -> Result<(), Errno> {
+        let missing: Vec<u64> = {
+            let mut cache = self.inner.client.cache();
+            let now = now();
+            blocks
+                .filter(|place| place * BLOCK < size && cache.block(now, file.node, *place).is_none())
+                .collect()
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let far = self.far(file).await?;
+        let asked_at = now();
+        let mut runs: Vec<Vec<Fetching>> = Vec::new();
+        for place in missing {
+            let at = (file.node, place);
+            let (tell, over) = watch::channel(None);
+            {
+                let mut table = lock(&self.inner.coming);
+                // What is left out is asked for when it is read.
+                if table.len() >= BLOCKS_COMING_MAX || table.contains_key(&at) {
+                    continue;
+                }
+                table.insert(at, Coming { asked_at, over });
+            }
+            let fetching = Fetching { remote: self.clone(), at, tell };
+            let goes_on = |run: &&mut Vec<Fetching>| {
+                run.len() < RUN_BLOCKS_MAX && run.last().is_some_and(|last| last.at.1 + 1 == place)
+            };
+            match runs.last_mut().filter(goes_on) {
+                Some(run) => run.push(fetching),
+                None => runs.push(vec![fetching]),
+            }
+        }
+        for run in runs {
+            let remote = self.clone();
+            // What does not come is asked for again when it is read.
+            tokio::spawn(async move { remote.fetch_run(far, run, size).await });
+        }
+        Ok(())
+    }
+
+    /// Fetches blocks that follow each other; each is kept as soon as it is there.
+    async fn fetch_run(&self, far: u64, run: Vec<Fetching>, size: u64) -> Option<()> {
+        let client = &self.inner.client;
+        let (node, first) = run.first()?.at;
+        let offset = first * BLOCK;
+        let length = (size - offset).min(run.len() as u64 * BLOCK) as u32;
+        let asking = Asking::begin(client);
+        let mut awaited = client.transfers.expect(length as usize, BLOCK_BYTES);
+        let transfer = awaited.number;
+        let content = self.call(Read { file: far, offset, length, transfer }).await.outcome.ok()?;
+        let mut run: Vec<Option<Fetching>> = run.into_iter().map(Some).collect();
+        let mut keep = |index: usize, data: Bytes| {
+            let fetching = run.get_mut(index).and_then(Option::take);
+            client.received_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+            if data.len() as u64 == u64::from(length).saturating_sub(index as u64 * BLOCK).min(BLOCK) {
+                client.cache().keep_block(asking.turn, node, first + index as u64, data);
+            }
+            drop(fetching);
+        };
+        if content.on_lanes == 0 {
+            keep(0, content.data);
+            return Some(());
+        }
+        awaited.begin(content.on_lanes.into()).ok()?;
+        for _ in 0..u64::from(content.on_lanes).div_ceil(BLOCK) {
+            let (index, data) = self.in_time(awaited.next()).await.ok()?.ok()?;
+            keep(index, data.into());
+        }
+        Some(())
+    }
+
+    async fn read_far(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
+        let read = self.read_at_server(file, offset, length).await;
+        let bytes = read.as_ref().map_or(0, |data| data.len() as u64);
+        self.inner.client.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+        read
+    }
+
+    /// Reads at the server. 1 RTT, and the time of the bytes.
+    async fn read_at_server(&self, file: u64, offset: u64, length: u32) -> Result<Bytes, Errno> {
+        if length as usize <= INLINE_BYTES_MAX {
+            let mut data = self.call(Read { file, offset, length, transfer: 0 }).await.outcome?.data;
+            data.truncate(length as usize); // whatever the server says
+            return Ok(data);
+        }
+        let mut attempts = READ_ATTEMPTS;
+        while attempts > 0 {
+            let mut awaited = self.inner.client.transfers.expect(length as usize, length as usize);
+            let transfer = awaited.number;
+            let mut content = self.call(Read { file, offset, length, transfer }).await.outcome?;
+            if content.on_lanes == 0 {
+                content.data.truncate(length as usize);
+                return Ok(content.data);
+            }
+            let whole = match awaited.begin(content.on_lanes.into()) {
+                Ok(()) => self.in_time(awaited.next()).await?,
+                Err(broken) => Err(broken),
+            };
+            match whole {
+                Ok((_, bytes)) => return Ok(bytes.into()),
+                // The file has become shorter meanwhile, most likely.
+                Err(Broken::GivenUp) => attempts -= 1,
+                // The next one is asked; where there is none, that fails.
+                Err(Broken::SessionOver) => {}
+            }
+        }
+        Err(Errno::IO)
+    }
+}
+
+/// A file may become shorter more than once while it is read.
+const READ_ATTEMPTS: usize = 4;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Blocks of one question.
+const RUN_BLOCKS_MAX: usize = READ_BYTES_MAX as usize / BLOCK_BYTES;
