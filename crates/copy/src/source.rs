@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use longhaul_files::attr::attr_of;
+use longhaul_files::direct::read_all_at;
 use longhaul_transport::session::RequestError;
 use longhaul_transport::{Extent, Session, Withdrawn};
 use prost::Message;
@@ -362,7 +363,7 @@ impl Source {
         }
         let length: usize = into.iter().map(|part| part.len()).sum();
         let filled = self.opened(&file).and_then(|open| {
-            read_parts(&open, offset, into)?;
+            read_all_at(&*open, into, offset)?;
             check_unchanged(&open, &file.spot)
         });
         // Most files are read in one go; the few bytes that are repeated open it again.
@@ -529,22 +530,6 @@ struct Changed;
 
 fn check_unchanged(file: &File, spot: &Spot) -> io::Result<()> {
     if attr_of(file)?.is_unchanged_since(&spot.attr) { Ok(()) } else { Err(io::Error::other(Changed)) }
-}
-
-/// Fills all parts from `offset` on.
-fn read_parts(file: &File, mut offset: u64, mut into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-    while !into.is_empty() {
-        match rustix::io::preadv(file, into, offset) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => {
-                offset += read as u64;
-                IoSliceMut::advance_slices(&mut into, read);
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

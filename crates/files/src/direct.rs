@@ -1,14 +1,22 @@
-//! How many bytes reach the disk: past the page cache where that is better, else through it.
+//! How many bytes reach the disk, and come from it: past the page cache where that is better, else through it.
+#![allow(unsafe_code)]
 
-use std::os::fd::AsFd;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use longhaul_transport::limits::ALIGNMENT;
+use longhaul_transport::limits::{ALIGNMENT, FRAME_PAYLOAD_MAX};
+use nix::libc;
 use rustix::io::Errno;
 
 use crate::Dir;
 use crate::dir::is_on_local_disk;
+use crate::lease::FileId;
+use crate::limits::{DIRECT_READ_FILE_MIN, DIRECT_READS_KNOWN_MAX};
 
 /// Whether writes past the page cache are best here. They spare the memory, and most of the processor's part; but a
 /// disk with heads needs the kernel to put writes in order, which come interleaved from many lanes.
@@ -115,4 +123,169 @@ pub fn write_all_at(fd: impl AsFd, mut data: &[u8], mut offset: u64) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Which reads go past the page cache: the first of a long file's bytes. Most long files are read once, and their pages
+/// would take the place of others; who reads bytes a second time has them kept for the third.
+#[derive(Debug, Default)]
+pub struct DirectReads {
+    /// Of files, how many bytes have been asked for.
+    asked: Mutex<HashMap<FileId, u64>>,
+}
+
+impl DirectReads {
+    /// `bytes` of a file of `size` are asked for: whether for the first time.
+    #[must_use]
+    pub fn are_best(&self, file: FileId, size: u64, bytes: u64) -> bool {
+        if size < DIRECT_READ_FILE_MIN {
+            return false;
+        }
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.len() >= DIRECT_READS_KNOWN_MAX && !asked.contains_key(&file) {
+            asked.clear(); // what is read now, begins anew
+        }
+        let asked = asked.entry(file).or_default();
+        *asked = asked.saturating_add(bytes);
+        *asked <= size
+    }
+}
+
+/// Fills all of `into` from `offset` on: past the page cache where `direct` is open for that and none of the bytes are there.
+///
+/// # Errors
+/// As preadv(2); [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): the file is shorter.
+pub fn read_at(
+    buffered: impl AsFd,
+    direct: Option<impl AsFd>,
+    offset: u64,
+    into: &mut [IoSliceMut<'_>],
+) -> io::Result<()> {
+    let length: usize = into.iter().map(|part| part.len()).sum();
+    let fits = length <= FRAME_PAYLOAD_MAX && offset.is_multiple_of(ALIGNMENT as u64);
+    if let Some(direct) = direct.filter(|_| fits)
+        && cached_pages(&buffered, offset, length as u64) == Some(0)
+        && read_direct(direct, offset, length, into).is_ok()
+    {
+        return Ok(());
+    }
+    read_all_at(buffered, into, offset)
+}
+
+/// By way of memory that is fit for it, as `into` lies anyhow.
+fn read_direct(fd: impl AsFd, offset: u64, length: usize, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+    thread_local! {
+        static MEMORY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    MEMORY.with_borrow_mut(|memory| {
+        memory.resize(FRAME_PAYLOAD_MAX + ALIGNMENT, 0);
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        let memory = &mut memory[start..start + length.next_multiple_of(ALIGNMENT)];
+        // Less comes at the end of the file, else seldom: then the page cache it is.
+        if rustix::io::pread(fd, &mut *memory, offset)? < length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut rest = &memory[..length];
+        for part in into {
+            let (here, later) = rest.split_at(part.len());
+            part.copy_from_slice(here);
+            rest = later;
+        }
+        Ok(())
+    })
+}
+
+/// How many pages of these bytes are in the page cache; `None`: the kernel does not say (before Linux 6.5), or not to this user.
+fn cached_pages(fd: impl AsFd, offset: u64, length: u64) -> Option<u64> {
+    /// `struct cachestat_range`.
+    #[repr(C)]
+    struct Range {
+        offset: u64,
+        length: u64,
+    }
+    /// `struct cachestat`: pages that are there, dirty, being written, evicted, and evicted lately.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Pages([u64; 5]);
+
+    let (range, mut pages) = (Range { offset, length }, Pages::default());
+    // SAFETY: the kernel reads one structure, and writes the other, of the lengths that cachestat(2) has.
+    let result =
+        unsafe { libc::syscall(SYS_CACHESTAT, fd.as_fd().as_raw_fd(), &raw const range, &raw mut pages, 0) };
+    (result == 0).then_some(pages.0[0])
+}
+
+/// The same on all architectures.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// As preadv(2), all of it.
+///
+/// # Errors
+/// As that; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): the file is shorter.
+pub fn read_all_at(fd: impl AsFd, mut into: &mut [IoSliceMut<'_>], mut offset: u64) -> io::Result<()> {
+    while !into.is_empty() {
+        match rustix::io::preadv(&fd, into, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                offset += read as u64;
+                IoSliceMut::advance_slices(&mut into, read);
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use rustix::fs::{Mode, OFlags};
+
+    use super::*;
+
+    #[test]
+    fn bytes_are_the_same_past_the_page_cache_and_through_it() {
+        let mut file = tempfile::NamedTempFile::new_in(".").unwrap();
+        let bytes: Vec<u8> = (0..FRAME_PAYLOAD_MAX + 5000).map(|at| (at * 31 % 251) as u8).collect();
+        file.write_all(&bytes).unwrap();
+        file.as_file().sync_all().unwrap();
+        let direct = rustix::fs::open(file.path(), OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).ok();
+        let forget = || rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        for (offset, length) in
+            [(0, 100), (4096, FRAME_PAYLOAD_MAX), (4096, 20_000), (7, 100), (FRAME_PAYLOAD_MAX, 5000)]
+        {
+            forget();
+            let mut parts = [vec![0; length / 3], vec![0; length - length / 3]];
+            let mut into: Vec<_> = parts.iter_mut().map(|part| IoSliceMut::new(part)).collect();
+            read_at(file.as_file(), direct.as_ref(), offset as u64, &mut into).unwrap();
+            assert!(parts.concat() == bytes[offset..offset + length], "{offset} {length}");
+        }
+        let mut part = [0; 2];
+        let past = read_at(
+            file.as_file(),
+            direct.as_ref(),
+            bytes.len() as u64 - 1,
+            &mut [IoSliceMut::new(&mut part)],
+        );
+        assert_eq!(past.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        // What is there is counted, where the kernel does that.
+        forget();
+        if let Some(pages) = cached_pages(file.as_file(), 0, 4096) {
+            read_all_at(file.as_file(), &mut [IoSliceMut::new(&mut part)], 0).unwrap();
+            let after = cached_pages(file.as_file(), 0, 4096);
+            assert!(pages <= 1 && after == Some(1), "{pages} {after:?}");
+        }
+    }
+
+    #[test]
+    fn long_files_are_read_past_the_page_cache_once() {
+        let (reads, size) = (DirectReads::default(), DIRECT_READ_FILE_MIN);
+        let file = |inode| FileId { device: 1, inode, born: 0 };
+        assert!(!reads.are_best(file(1), size - 1, 1));
+        assert!((0..4).all(|_| reads.are_best(file(1), size, size / 4)));
+        assert!(!reads.are_best(file(1), size, 1));
+        assert!((2..2 * DIRECT_READS_KNOWN_MAX as u64).all(|inode| reads.are_best(file(inode), size, size)));
+        assert!(reads.asked.lock().unwrap().len() <= DIRECT_READS_KNOWN_MAX);
+    }
 }

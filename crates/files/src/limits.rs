@@ -34,6 +34,13 @@ pub const LISTING_BYTES: usize = 60 << 10;
 /// 100 KiB on.
 pub const DIRECT_BYTES_MIN: usize = 128 << 10;
 
+/// Files from that length on are read past the page cache at first: as long as what a client reads by way of its own pages, and more
+/// than programs read again and again.
+pub const DIRECT_READ_FILE_MIN: u64 = 64 << 20;
+
+/// Files of which it is known how much has been read so: 32 bytes each.
+pub const DIRECT_READS_KNOWN_MAX: usize = 16 << 10;
+
 /// Bytes of one read that travel over the lanes: as much as the client asks for at a time.
 pub const READ_BYTES_MAX: u32 = 16 << 20;
 

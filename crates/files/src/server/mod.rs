@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::dir::Dir;
-use crate::direct::DirectWrites;
+use crate::direct::{DirectReads, DirectWrites};
 use crate::lease::FileId;
 use crate::limits::SENDINGS_MAX;
 use crate::message::{
@@ -63,6 +63,7 @@ pub struct Shared {
     grace: Arc<Grace>,
     /// Descriptors of nodes.
     may_keep: Arc<Semaphore>,
+    direct_reads: Arc<DirectReads>,
 }
 
 impl Shared {
@@ -72,7 +73,8 @@ impl Shared {
     pub fn new(mounts: Option<PathBuf>) -> Arc<Self> {
         let grace = Arc::new(Grace::begin(mounts));
         let coherence = Coherence::new(Arc::clone(&grace));
-        Arc::new(Self { coherence, names: Arc::default(), grace, may_keep: nodes::descriptors_to_keep() })
+        let may_keep = nodes::descriptors_to_keep();
+        Arc::new(Self { coherence, names: Arc::default(), grace, may_keep, direct_reads: Arc::default() })
     }
 
     /// The server is about to end: mounts whose sessions end now come again.
@@ -335,6 +337,7 @@ impl Mounted {
             nodes,
             files: OpenFiles::default(),
             direct: DirectWrites::below(top),
+            direct_reads: Arc::clone(&shared.direct_reads),
             read_only,
             user: Caller { uid: uid.as_raw(), gid: gid.as_raw() },
             acts_for_all: uid.is_root(),

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::coherence::Change;
 use super::operations::path_of;
-use crate::direct::{DirectWrites, write_all_at};
+use crate::direct::{DirectWrites, read_at, write_all_at};
 use crate::limits::{DIRECT_BYTES_MIN, FILES_OPEN_MAX, WRITE_RANGES_MAX, WRITES_OPEN_MAX};
 use crate::ranges::RangeSet;
 
@@ -28,6 +28,8 @@ pub(super) struct OpenFile {
     written: Condvar,
     /// The same file, to write past the page cache; `None` where that cannot be.
     direct: OnceLock<Option<OwnedFd>>,
+    /// And to read so.
+    direct_read: OnceLock<Option<OwnedFd>>,
     /// Bytes that were there when it was opened: these may be in the page cache, and are overwritten there.
     old_bytes: u64,
 }
@@ -59,9 +61,10 @@ enum Claim {
 
 impl OpenFile {
     pub(super) fn new(fd: OwnedFd, node: u64, takes_pieces: bool, change: Option<Arc<Change>>) -> Self {
-        let (writes, written, direct) = (Mutex::default(), Condvar::new(), OnceLock::new());
+        let (writes, written) = (Mutex::default(), Condvar::new());
+        let (direct, direct_read) = (OnceLock::new(), OnceLock::new());
         let old_bytes = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_size as u64);
-        Self { fd, node, takes_pieces, change, writes, written, direct, old_bytes }
+        Self { fd, node, takes_pieces, change, writes, written, direct, direct_read, old_bytes }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writes> {
@@ -73,24 +76,29 @@ impl OpenFile {
         self.change.is_some()
     }
 
-    /// Opens the file once more for writing.
+    /// Opens the file once more.
     fn again(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         let synced = rustix::fs::fcntl_getfl(&self.fd)? & (OFlags::SYNC | OFlags::DSYNC);
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | synced | flags;
+        let flags = OFlags::CLOEXEC | OFlags::NOCTTY | synced | flags;
         rustix::fs::openat(CWD, path_of(&self.fd), flags, Mode::empty())
     }
 
     /// The file, opened so that writes go past the page cache.
     fn direct(&self) -> Option<&OwnedFd> {
         // Its user may not be allowed to do that again: then the page cache it is.
-        self.direct.get_or_init(|| self.again(OFlags::DIRECT).ok()).as_ref()
+        self.direct.get_or_init(|| self.again(OFlags::WRONLY | OFlags::DIRECT).ok()).as_ref()
+    }
+
+    /// The file, opened so that reads do.
+    fn direct_read(&self) -> Option<&OwnedFd> {
+        self.direct_read.get_or_init(|| self.again(OFlags::RDONLY | OFlags::DIRECT).ok()).as_ref()
     }
 
     /// Writes. `in_place`: there, also if the file is open for appending.
     pub(super) fn write(&self, data: &[u8], offset: u64, in_place: bool) -> Result<(), Errno> {
         if in_place && rustix::fs::fcntl_getfl(&self.fd)?.contains(OFlags::APPEND) {
             // Linux appends whatever pwrite(2) says: seldom enough to open it each time.
-            return write_all_at(self.again(OFlags::empty())?, data, offset);
+            return write_all_at(self.again(OFlags::WRONLY)?, data, offset);
         }
         write_all_at(&self.fd, data, offset)
     }
@@ -183,6 +191,8 @@ pub(super) struct Sending {
     pub(super) file: Arc<OpenFile>,
     /// Where it begins in the file.
     pub(super) offset: u64,
+    /// It is read past the page cache, as far as it is not there.
+    pub(super) direct: bool,
     /// Bytes that neither have arrived nor have been given up.
     pub(super) left: AtomicU64,
 }
@@ -190,22 +200,8 @@ pub(super) struct Sending {
 impl Sending {
     /// Fills `into` from `offset` on; false when the file has become shorter, or cannot be read.
     pub(super) fn fill(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> bool {
-        let mut at = self.offset.saturating_add(offset);
-        for slice in into {
-            let mut slice = &mut slice[..];
-            while !slice.is_empty() {
-                match rustix::io::pread(&self.file.fd, &mut *slice, at) {
-                    Ok(0) => return false,
-                    Ok(read) => {
-                        slice = &mut slice[read..];
-                        at += read as u64;
-                    }
-                    Err(Errno::INTR) => {}
-                    Err(_) => return false,
-                }
-            }
-        }
-        true
+        let direct = if self.direct { self.file.direct_read() } else { None };
+        read_at(&self.file.fd, direct, self.offset.saturating_add(offset), into).is_ok()
     }
 
     /// So many bytes need not be sent any more; true when these were the last.

@@ -21,7 +21,7 @@ use super::coherence::{Change, Coherence, Gate};
 use super::grace::{Grace, MountId};
 use super::nodes::{Nodes, file_id, stat, stat_at};
 use super::open_files::{OpenFile, OpenFiles, Sending};
-use crate::direct::DirectWrites;
+use crate::direct::{DirectReads, DirectWrites};
 use crate::lease::{Client, FileId};
 use crate::limits::{
     INLINE_BYTES_MAX, LISTING_BYTES, NAME_LOCKS, READ_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
@@ -51,6 +51,7 @@ pub(super) struct Mounted {
     pub(super) nodes: Nodes,
     pub(super) files: OpenFiles,
     pub(super) direct: DirectWrites,
+    pub(super) direct_reads: Arc<DirectReads>,
     pub(super) read_only: bool,
     /// Whose rights this session's threads have.
     pub(super) user: Caller,
@@ -514,11 +515,14 @@ impl Mounted {
         let file = self.files.get(ask.file)?;
         let length = ask.length.min(READ_BYTES_MAX);
         // Asking for the size first spares a buffer for bytes that are not there, and for many that are.
-        let available = stat(&file.fd)?.stx_size.saturating_sub(ask.offset).min(length.into());
+        let stat = stat(&file.fd)?;
+        let available = stat.stx_size.saturating_sub(ask.offset).min(length.into());
         if available > INLINE_BYTES_MAX as u64 && ask.transfer != 0 {
-            // That it may be read at all shows here, and not half way.
-            rustix::io::pread(&file.fd, &mut [0_u8; 1], ask.offset)?;
-            let sending = Sending { file, offset: ask.offset, left: AtomicU64::new(available) };
+            let direct = self.direct.are_best()
+                && self.direct_reads.are_best(file_id(&stat), stat.stx_size, available);
+            // That it may be read at all shows here, and not half way; and a byte that is read brings others into the page cache.
+            rustix::io::pread(&file.fd, &mut [0_u8; 1][usize::from(direct)..], ask.offset)?;
+            let sending = Sending { file, offset: ask.offset, direct, left: AtomicU64::new(available) };
             return Ok((Content { data: Bytes::new(), on_lanes: available as u32 }, Some(sending)));
         }
         let data = read_inline(&file.fd, ask.offset, (length as usize).min(INLINE_BYTES_MAX))?;
