@@ -39,8 +39,9 @@ struct Kept {
     names: HashMap<Bytes, Option<u64>>,
     /// What is not among these is under no name, but for these, which are not known.
     but_for: Option<HashSet<Bytes>>,
-    /// All of a directory, in its order.
+    /// All of a directory, in its order, as it was before these names were changed here.
     listing: Option<Arc<Vec<Listed>>>,
+    changed_since: HashSet<Bytes>,
     /// Parts of a file, by their place; all [`BLOCK_BYTES`] long but the last.
     blocks: BTreeMap<u64, Block>,
     /// One's own changes: how many are under way, and the number of the last.
@@ -159,6 +160,7 @@ impl Cache {
         let Some(kept) = self.nodes.get_mut(&node) else { return };
         (kept.attr, kept.target, kept.but_for) = (None, None, None);
         kept.names.clear();
+        kept.changed_since.clear();
         let listing = kept.listing.take();
         self.drop_blocks(node, 0, u64::MAX);
         self.drop_listing(listing);
@@ -375,6 +377,7 @@ impl Cache {
             }
         }
         kept.but_for = Some(but_for);
+        kept.changed_since.clear();
         let before = kept.listing.replace(listing);
         drop(before);
         true
@@ -472,9 +475,15 @@ impl Cache {
         Some(attr)
     }
 
-    /// All of a directory, with attributes as they are known now; `None` when one is not.
+    /// All of a directory, with attributes as they are known now; `None` when one is not, or what is there under a name.
     pub(super) fn listing(&mut self, now: Nanos, node: u64) -> Option<Arc<Vec<Listed>>> {
-        let listing = Arc::clone(self.valid(now, node)?.listing.as_ref()?);
+        let kept = self.valid(now, node)?;
+        let listing = Arc::clone(kept.listing.as_ref()?);
+        // Where new names are in the order only the server knows; what is gone is left out.
+        if kept.changed_since.iter().any(|name| kept.names.get(name) != Some(&None)) {
+            return None;
+        }
+        let is_there = |entry: &&Listed| !kept.changed_since.contains(&entry.name);
         let current = |entry: &Listed| match entry.attr {
             None => Some(entry.clone()),
             Some(attr) => {
@@ -482,12 +491,12 @@ impl Cache {
                 Some(Listed { attr: Some(attr), ..entry.clone() })
             }
         };
-        let listing = listing.iter().map(current).collect::<Option<Vec<_>>>()?;
+        let listing = listing.iter().filter(is_there).map(current).collect::<Option<Vec<_>>>()?;
         self.hits += 1;
         Some(Arc::new(listing))
     }
 
-    /// Whether a directory has been listed.
+    /// Whether a directory has been listed, and so what is not in it is known, but for names that were changed here.
     pub(super) fn is_listed(&self, now: Nanos, node: u64) -> bool {
         self.valid(now, node).is_some_and(|kept| kept.listing.is_some())
     }
@@ -561,19 +570,29 @@ impl Cache {
         }
     }
 
-    /// The change that has just ended has taken a name away. That is known, if the lease of before is there still, and no
-    /// other change of the directory was under way here: whoever made the name again would have had the lease broken first.
-    pub(super) fn keep_removed(&mut self, parent: u64, name: Bytes) {
-        if let Some(kept) = self.nodes.get_mut(&parent)
-            && kept.alone.is_some()
-            && kept.alone == kept.lease
-            && kept.changing == 0
+    /// What a directory is after the change that has just ended, of which the server tells. It is the newest, if the lease of
+    /// before is there still, and no other change of it was under way here: anybody else would have had the lease broken first.
+    pub(super) fn keep_changed(&mut self, attr: Option<Attr>) {
+        if let Some(attr) = attr
+            && let Some(kept) = self.changed_alone(attr.node)
         {
+            kept.attr = Some(attr);
+        }
+    }
+
+    /// That change has taken a name away. That is known, likewise.
+    pub(super) fn keep_removed(&mut self, parent: u64, name: Bytes) {
+        if let Some(kept) = self.changed_alone(parent) {
             if let Some(names) = &mut kept.but_for {
                 names.remove(&name);
             }
             kept.names.insert(name, None);
         }
+    }
+
+    fn changed_alone(&mut self, node: u64) -> Option<&mut Kept> {
+        let kept = self.nodes.get_mut(&node)?;
+        (kept.alone.is_some() && kept.alone == kept.lease && kept.changing == 0).then_some(kept)
     }
 
     /// A part of what is written behind begins: whether it may be kept afterwards, see [`end_part`](Self::end_part).
@@ -637,8 +656,14 @@ impl Cache {
                     names.insert(Bytes::copy_from_slice(name));
                     names
                 });
-            let listing = kept.listing.take();
-            self.drop_listing(listing);
+            if kept.listing.is_some() {
+                kept.changed_since.insert(Bytes::copy_from_slice(name));
+            }
+            if kept.changed_since.len() > NAMES_BUT_FOR_MAX {
+                kept.changed_since.clear();
+                let listing = kept.listing.take();
+                self.drop_listing(listing);
+            }
         }
         if change.rights {
             self.drop_all(change.node);

@@ -194,6 +194,7 @@ impl Remote {
         let (parent, name, mode, target) = (make.parent, make.name.clone(), make.mode, make.target.clone());
         let change = [OwnChange::of_name(parent, &name)];
         let made = self.change_or_again(make, &change, |cache, made| {
+            cache.keep_changed(made.dir);
             cache.tell(made.attr.node);
             cache.found_at(made.attr.node, parent, name.clone());
         });
@@ -230,6 +231,7 @@ impl Remote {
         let (change, place) = ([OwnChange::of_name(parent, name)], Bytes::copy_from_slice(name));
         let created = self.change_or_again(create, &change, |cache, created| {
             let attr = created.node.attr;
+            cache.keep_changed(created.node.dir);
             // Nothing of what this reply is the first to tell of can have been changed here, or be known by another.
             let is_new = cache.is_first_told(attr.node);
             cache.tell(attr.node);
@@ -275,6 +277,7 @@ impl Remote {
         let ask = Remove { parent, name: gone.clone(), is_dir };
         let keep = |cache: &mut Cache, loser: &Loser| {
             cache.keep_removed(parent, gone);
+            cache.keep_changed(loser.dir);
             Self::lost_name(cache, loser);
         };
         match self.change_or_again(ask, &changes, keep).await {
@@ -315,6 +318,8 @@ impl Remote {
         let (old, new) = ((parent, name.clone()), (new_parent, new_name.clone()));
         let ask = Rename { parent, name, new_parent, new_name, flags };
         let keep = |cache: &mut Cache, moved: &Loser| {
+            cache.keep_changed(moved.dir);
+            cache.keep_changed(moved.new_dir);
             // Two names of one file stay as they are.
             if flags & EXCHANGE == 0 && moved.moved != 0 && moved.moved != moved.node {
                 cache.keep_removed(old.0, old.1.clone());
@@ -340,6 +345,7 @@ impl Remote {
         let changes = [OwnChange::of_name(parent, name), OwnChange::of(node)];
         let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
         let linked = self.change_or_again(ask, &changes, |cache, linked| {
+            cache.keep_changed(linked.dir);
             cache.tell(linked.attr.node);
             cache.found_at(linked.attr.node, parent, Bytes::copy_from_slice(name));
         });

@@ -160,6 +160,9 @@ impl Attr {
 pub(crate) struct Node {
     #[prost(message, required, tag = "1")]
     pub(crate) attr: Attr,
+    /// The directory that it is in now, where that was changed for it.
+    #[prost(message, optional, tag = "2")]
+    pub(crate) dir: Option<Attr>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -280,6 +283,11 @@ pub(crate) struct Loser {
     /// The node that has got another; 0: none has.
     #[prost(uint64, tag = "2")]
     pub(crate) moved: u64,
+    /// The directory that has lost a name, and the one that has got one, as they are now.
+    #[prost(message, optional, tag = "3")]
+    pub(crate) dir: Option<Attr>,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) new_dir: Option<Attr>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -209,7 +209,12 @@ impl Mounted {
     /// What has this name now; the client is told of it.
     fn node(&self, parent: u64, name: &Name, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
         let dir = self.watched_dir(parent)?;
-        Ok(Node { attr: self.named(&*self.nodes.fd(parent)?, parent, dir, name, grants)? })
+        Ok(Node { attr: self.named(&*self.nodes.fd(parent)?, parent, dir, name, grants)?, dir: None })
+    }
+
+    /// What a directory is after a change of its names: a client that alone has changed it need not ask.
+    fn changed_dir(&self, dir: u64) -> Option<Attr> {
+        self.attr(&*self.nodes.fd(dir).ok()?).ok()
     }
 
     /// The same in a directory that is open. `watched`: it is that, and changes in it are noticed.
@@ -339,7 +344,7 @@ impl Mounted {
                 rustix::fs::mknodat(&*dir, name.as_os_str(), kind, mode, device)
             }
         })?;
-        self.node(ask.parent, &name, grants)
+        Ok(Node { dir: self.changed_dir(ask.parent), ..self.node(ask.parent, &name, grants)? })
     }
 
     pub(super) fn create(
@@ -370,7 +375,8 @@ impl Mounted {
             self.add_file(ask.file, fd, attr.node, flags, Some(Arc::clone(&change)))?;
             let exclusive = self.exclusive(file_id(&opened), flags);
             let mode = stat(&self.files.get(ask.file)?.fd)?.stx_mode.into();
-            Ok(Created { node: Node { attr: Attr { mode, ..attr } }, exclusive })
+            let node = Node { attr: Attr { mode, ..attr }, dir: self.changed_dir(ask.parent) };
+            Ok(Created { node, exclusive })
         };
         let created = add().inspect_err(|_| self.untell(attr.node))?;
         Ok((created, change))
@@ -430,7 +436,7 @@ impl Mounted {
         if removed.is_err() {
             self.nodes.has_name(&*dir, ask.parent, &name);
         }
-        removed.map(|()| Loser { node: loser, moved: 0 })
+        removed.map(|()| Loser { node: loser, dir: self.changed_dir(ask.parent), ..Loser::default() })
     }
 
     pub(super) fn rename(&self, ask: &Rename) -> Result<Loser, Errno> {
@@ -454,7 +460,8 @@ impl Mounted {
             let moved = moved.iter().filter_map(|(dir, name)| Some(file_id(&stat_at(dir, name).ok()?)));
             self.coherence.noticed(moved);
         }
-        renamed.map(|()| Loser { node: loser, moved })
+        let dirs = || (self.changed_dir(ask.parent), self.changed_dir(ask.new_parent));
+        renamed.map(|()| dirs()).map(|(dir, new_dir)| Loser { node: loser, moved, dir, new_dir })
     }
 
     pub(super) fn link(&self, ask: &Link, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
@@ -463,7 +470,7 @@ impl Mounted {
         rustix::fs::linkat(CWD, path_of(&fd), &*dir, name.as_os_str(), AtFlags::SYMLINK_FOLLOW)?;
         // As with a rename.
         self.coherence.noticed([self.nodes.file(ask.node)?]);
-        self.node(ask.parent, &name, grants)
+        Ok(Node { dir: self.changed_dir(ask.parent), ..self.node(ask.parent, &name, grants)? })
     }
 
     /// Opens the file that an `O_PATH` descriptor stands for.

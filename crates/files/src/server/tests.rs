@@ -46,7 +46,7 @@ fn call<O: Operation>(mounted: &Mounted, operation: O) -> Result<O::Outcome, Err
 
 fn look_up(mounted: &Mounted, parent: u64, name: &str) -> Result<u64, Errno> {
     let name = Bytes::copy_from_slice(name.as_bytes());
-    call(mounted, Lookup { parent, name }).map(|Node { attr }| attr.node)
+    call(mounted, Lookup { parent, name }).map(|Node { attr, .. }| attr.node)
 }
 
 #[test]

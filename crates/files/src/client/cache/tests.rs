@@ -284,3 +284,46 @@ fn a_name_that_was_taken_away_here_is_known_to_be_gone() {
     cache.keep_removed(TOP, gone);
     assert_eq!(cache.look_up(0, TOP, b"old"), None);
 }
+
+#[test]
+fn a_listing_is_known_without_the_names_that_were_taken_away_here() {
+    let mut cache = cache();
+    let turn = cache.begin();
+    cache.granted(turn, &[Grant { node: TOP, serial: 1 }, Grant { node: NODE, serial: 2 }]);
+    cache.keep_attr(turn, attr(NODE, 5));
+    let entry = |name: &'static str, attr| Listed { name: name.into(), attr, ..Listed::default() };
+    let listing = vec![entry(".", None), entry("n", Some(attr(NODE, 5))), entry("old", None)];
+    assert!(cache.keep_listing(turn, TOP, Arc::new(listing)));
+    cache.end(turn);
+    let names = |cache: &mut Cache| {
+        let listing = cache.listing(0, TOP)?;
+        Some(listing.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>())
+    };
+    assert_eq!(names(&mut cache).unwrap(), [".", "n", "old"]);
+    // As a program's lock file.
+    let lock = Bytes::from_static(b"lock");
+    let change = [OwnChange::of_name(TOP, b"lock")];
+    cache.begin_change(&change);
+    assert!(names(&mut cache).is_none());
+    cache.end_change(&change);
+    cache.keep_changed(Some(attr(TOP, 7)));
+    assert_eq!(cache.attr(0, TOP), Some(attr(TOP, 7)));
+    assert!(names(&mut cache).is_none(), "where it is in the order is not known");
+    cache.begin_change(&change);
+    cache.end_change(&change);
+    cache.keep_removed(TOP, lock);
+    assert_eq!(cache.attr(0, TOP), None, "the server has not told");
+    assert_eq!(names(&mut cache).unwrap(), [".", "n", "old"]);
+    let change = [OwnChange::of_name(TOP, b"old")];
+    cache.begin_change(&change);
+    cache.end_change(&change);
+    cache.keep_removed(TOP, Bytes::from_static(b"old"));
+    assert_eq!(names(&mut cache).unwrap(), [".", "n"]);
+    // Somebody else changes it: nothing of that is told as one's own.
+    cache.begin_change(&change);
+    cache.broken(Grant { node: TOP, serial: 1 });
+    cache.end_change(&change);
+    cache.keep_changed(Some(attr(TOP, 8)));
+    cache.keep_changed(Some(attr(99, 8)));
+    assert_eq!((cache.attr(0, TOP), names(&mut cache)), (None, None));
+}
