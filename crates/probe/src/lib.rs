@@ -1,0 +1,22 @@
+//! What a path carries, measured from memory to memory.
+//!
+//! | module | holds | |
+//! | --- | --- | --- |
+//! | [`traffic`] | the flows of a test under way: a thread each, counts by interval | |
+//! | [`tcp`], [`udp`] | what such a thread does | |
+//! | [`counts`] | what was moved, by interval | pure, but for the shared counters |
+//! | [`sequence`] | loss, reordering, duplicates and jitter by the packets' numbers | pure |
+//! | [`pacing`] | when the next bytes may go | pure |
+//! | [`limits`] | every bound, with its derivation | |
+//!
+//! The engines (`traffic` and what is below it) know nothing of the protocols by which two hosts agree on a test.
+
+pub mod counts;
+pub mod limits;
+pub mod pacing;
+pub mod processor;
+pub mod sequence;
+mod socket;
+pub mod tcp;
+pub mod traffic;
+pub mod udp;

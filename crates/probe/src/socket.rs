@@ -1,0 +1,266 @@
+//! What the kernel is told, and asked, about a flow's socket.
+#![allow(unsafe_code)] // socket options that rustix does not cover
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+// linux/udp.h
+const UDP_SEGMENT: libc::c_int = 103;
+const UDP_GRO: libc::c_int = 104;
+
+/// What the person asked for; `None`: as the kernel has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Both buffers of the socket, in bytes; the kernel doubles it for its own use.
+    pub window: Option<u64>,
+    /// TCP's congestion control.
+    pub congestion: Option<String>,
+    /// TCP's largest segment.
+    pub mss: Option<u32>,
+    /// TCP sends what there is at once.
+    pub no_delay: bool,
+}
+
+/// An option that the kernel refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the kernel refuses {what}: {source}; {next}")]
+pub struct Refused {
+    what: String,
+    next: &'static str,
+    source: io::Error,
+}
+
+impl Options {
+    fn set_common(&self, socket: &impl AsFd) -> Result<(), Refused> {
+        let Some(bytes) = self.window else { return Ok(()) };
+        // What a user may not have the kernel cuts in silence, and the report shows what it became.
+        sockopt::set_socket_send_buffer_size(socket, bytes as usize)
+            .and_then(|()| sockopt::set_socket_recv_buffer_size(socket, bytes as usize))
+            .map_err(|error| Refused {
+                what: format!("socket buffers of {bytes} bytes (-w)"),
+                next: "ask for less",
+                source: error.into(),
+            })
+    }
+
+    /// To be done before connecting, or listening: windows and segments are agreed upon then.
+    pub(crate) fn set_tcp(&self, socket: &impl AsFd) -> Result<(), Refused> {
+        self.set_common(socket)?;
+        if self.no_delay {
+            set_int(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).map_err(|source| Refused {
+                what: "to send at once (-N)".to_owned(),
+                next: "leave it out",
+                source,
+            })?;
+        }
+        if let Some(mss) = self.mss {
+            set_int(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, mss.cast_signed()).map_err(|source| {
+                Refused { what: format!("segments of {mss} bytes (-M)"), next: "try 88 to 32767", source }
+            })?;
+        }
+        if let Some(name) = &self.congestion {
+            sockopt::set_tcp_congestion(socket, name).map_err(|error| Refused {
+                what: format!("congestion control `{name}` (-C)"),
+                next: "`sysctl net.ipv4.tcp_available_congestion_control` lists what there is, \
+                       and ..._allowed_... what users other than root may take",
+                source: error.into(),
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_udp(&self, socket: &impl AsFd) -> Result<(), Refused> {
+        self.set_common(socket)
+    }
+}
+
+pub(crate) fn set_int(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: `value` is plain data that outlives the call, and its true size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A socket for `to`.
+pub(crate) fn new(to: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Connects, but does not wait longer than `limit`.
+pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr, limit: Duration) -> io::Result<()> {
+    // connect(2) heeds the limit on sending, and then says that it is under way.
+    wait_at_most(socket, limit)?;
+    rustix::net::connect(socket, &to).map_err(|error| match error {
+        rustix::io::Errno::INPROGRESS => {
+            io::Error::new(io::ErrorKind::TimedOut, format!("no reply in {} s", limit.as_secs()))
+        }
+        other => other.into(),
+    })
+}
+
+/// Neither reading nor writing waits longer than this.
+pub(crate) fn wait_at_most(socket: &impl AsFd, limit: Duration) -> io::Result<()> {
+    sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(limit))?;
+    sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(limit))?;
+    Ok(())
+}
+
+/// Sleeps of this thread end when they should, not up to 50 us later (PR_SET_TIMERSLACK).
+pub(crate) fn sleep_exactly() {
+    // SAFETY: this option takes numbers only, and concerns the calling thread.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
+}
+
+/// Whether the kernel cuts trains of packets (Linux 4.18).
+pub(crate) fn can_cut_trains(socket: &impl AsFd) -> bool {
+    set_int(socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok()
+}
+
+/// Has the kernel hand over trains of packets as they were sent (Linux 5.0). Where it cannot, each comes by itself.
+pub(crate) fn take_trains(socket: &impl AsFd) {
+    let _ = set_int(socket, libc::SOL_UDP, UDP_GRO, 1);
+}
+
+/// Whether reading or writing has just waited as long as it may, or was interrupted.
+pub(crate) fn is_pause(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+/// Room for one control message with the length of a train's packets.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TrainLength {
+    header: libc::cmsghdr,
+    bytes: [u8; 8],
+}
+
+const _: () = assert!(size_of::<TrainLength>() == 24 && align_of::<TrainLength>() == 8);
+
+/// Messages for one call of sendmmsg(2) or recvmmsg(2), and all that they point to. Boxed slices, which do not move.
+pub(crate) struct Messages {
+    headers: Box<[libc::mmsghdr]>,
+    // Pointed to by `headers`.
+    _parts: Box<[libc::iovec]>,
+    lengths: Box<[TrainLength]>,
+    buffer: Box<[u8]>,
+    each: usize,
+}
+
+// SAFETY: the pointers are to memory that `Messages` owns, and are used by its methods only, which borrow it.
+unsafe impl Send for Messages {}
+
+impl Messages {
+    /// `count` messages of `each` bytes.
+    pub(crate) fn new(count: usize, each: usize) -> Self {
+        let mut buffer = vec![0u8; count * each].into_boxed_slice();
+        let mut parts: Box<[libc::iovec]> = buffer
+            .chunks_exact_mut(each)
+            .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() })
+            .collect();
+        // SAFETY: all zeros is a valid value of these structures, which are plain data.
+        let mut lengths: Box<[TrainLength]> =
+            vec![unsafe { std::mem::zeroed::<TrainLength>() }; count].into();
+        let headers = parts
+            .iter_mut()
+            .zip(lengths.iter_mut())
+            .map(|(part, length)| {
+                // SAFETY: as above.
+                let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                header.msg_hdr.msg_iov = part;
+                header.msg_hdr.msg_iovlen = 1;
+                header.msg_hdr.msg_control = (&raw mut *length).cast();
+                header
+            })
+            .collect();
+        Self { headers, _parts: parts, lengths, buffer, each }
+    }
+
+    /// The bytes of a message.
+    pub(crate) fn bytes_mut(&mut self, number: usize) -> &mut [u8] {
+        &mut self.buffer[number * self.each..][..self.each]
+    }
+
+    /// Makes each message to be sent a train of packets of `length` bytes, or a single packet.
+    pub(crate) fn set_train(&mut self, length: Option<u16>) {
+        for (header, control) in self.headers.iter_mut().zip(&mut self.lengths) {
+            header.msg_hdr.msg_controllen = if length.is_some() { size_of::<TrainLength>() } else { 0 };
+            // SAFETY: as in `new`.
+            control.header = unsafe { std::mem::zeroed() };
+            control.header.cmsg_len = size_of::<libc::cmsghdr>() + size_of::<u16>();
+            control.header.cmsg_level = libc::SOL_UDP;
+            control.header.cmsg_type = UDP_SEGMENT;
+            control.bytes = [0; 8];
+            control.bytes[..2].copy_from_slice(&length.unwrap_or(0).to_ne_bytes());
+        }
+    }
+
+    /// Sends the first `lengths.len()` messages, with so many bytes each: how many were taken.
+    pub(crate) fn send(&mut self, socket: &impl AsFd, lengths: &[usize]) -> io::Result<usize> {
+        assert!(lengths.len() <= self.headers.len());
+        for (header, length) in self.headers.iter_mut().zip(lengths) {
+            assert!(*length <= self.each);
+            // SAFETY: it points to an element of `parts`, which lives as long as `self`; nobody else refers to it now.
+            unsafe { (*header.msg_hdr.msg_iov).iov_len = *length };
+        }
+        // SAFETY: the headers, and all that they point to, are owned by `self` and live through the call; the lengths were
+        // checked to lie within each message's own bytes.
+        let sent = unsafe {
+            libc::sendmmsg(
+                socket.as_fd().as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                lengths.len() as libc::c_uint,
+                libc::MSG_NOSIGNAL,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    /// Waits for a message, and receives those that are there: how many.
+    pub(crate) fn receive(&mut self, socket: &impl AsFd) -> io::Result<usize> {
+        for header in &mut self.headers {
+            header.msg_hdr.msg_controllen = size_of::<TrainLength>();
+        }
+        // SAFETY: as in `send`; the lengths of the parts are those of `new`, since a receiver does not send.
+        let received = unsafe {
+            libc::recvmmsg(
+                socket.as_fd().as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                self.headers.len() as libc::c_uint,
+                libc::MSG_WAITFORONE,
+                std::ptr::null_mut(),
+            )
+        };
+        if received < 0 { Err(io::Error::last_os_error()) } else { Ok(received as usize) }
+    }
+
+    /// The packets of a message that was received.
+    pub(crate) fn packets(&self, number: usize) -> std::slice::Chunks<'_, u8> {
+        let header = &self.headers[number];
+        let bytes = &self.buffer[number * self.each..][..(header.msg_len as usize).min(self.each)];
+        let control = &self.lengths[number];
+        let told = header.msg_hdr.msg_controllen >= size_of::<libc::cmsghdr>() + size_of::<libc::c_int>()
+            && control.header.cmsg_level == libc::SOL_UDP
+            && control.header.cmsg_type == UDP_GRO;
+        let mut length = [0; 4];
+        length.copy_from_slice(&control.bytes[..4]);
+        let length = if told { libc::c_int::from_ne_bytes(length).max(0) as usize } else { bytes.len() };
+        bytes.chunks(length.max(1))
+    }
+}
