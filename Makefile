@@ -3,7 +3,7 @@
 # make fast   the loop while writing: format, lints, unit, property and simulation tests
 
 PACKAGES_BUILD = gcc libc6-dev
-PACKAGES_TEST  = sqlite3 iproute2 iptables iputils-ping openssh-client openssh-server attr util-linux strace
+PACKAGES_TEST  = sqlite3 iperf3 iproute2 iptables iputils-ping openssh-client openssh-server attr util-linux strace
 PACKAGES_DEMO  = iproute2 iptables openssh-client openssh-server rsync xz-utils
 PACKAGES_BENCH = $(PACKAGES_DEMO) rclone aria2 nginx-light xrootd-server xrootd-client iperf3 openssl iputils-ping
 

@@ -39,6 +39,8 @@ mod order;
 mod outage;
 #[path = "whole/page_cache.rs"]
 mod page_cache;
+#[path = "whole/probe.rs"]
+mod probe;
 #[path = "whole/restart.rs"]
 mod restart;
 #[path = "whole/selection.rs"]

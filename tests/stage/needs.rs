@@ -26,6 +26,7 @@ pub(crate) enum Need {
     Root,
     /// A user without rights, who can run this build.
     Nobody,
+    Iperf3,
     Iptables,
     /// The kernel's own emulator.
     Netem,
@@ -63,6 +64,8 @@ impl Need {
                     "put CARGO_TARGET_DIR where all users can read",
                 )),
             },
+            Self::Iperf3 => (!(has("iperf3") && has("unshare") && has("nsenter")))
+                .then_some(("iperf3, unshare and nsenter", "install with apt-get install iperf3 util-linux")),
             Self::Iptables => {
                 (!has("iptables")).then_some(("iptables", "install with apt-get install iptables"))
             }

@@ -7,11 +7,15 @@
 //! | [`counts`] | what was moved, by interval | pure, but for the shared counters |
 //! | [`sequence`] | loss, reordering, duplicates and jitter by the packets' numbers | pure |
 //! | [`pacing`] | when the next bytes may go | pure |
+//! | [`iperf3`] | iperf3's protocol: client, server, reports | messages, states and reports: pure |
 //! | [`limits`] | every bound, with its derivation | |
 //!
-//! The engines (`traffic` and what is below it) know nothing of the protocols by which two hosts agree on a test.
+//! The engines (`traffic` and what is below it) know nothing of iperf3's protocol.
 
 pub mod counts;
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod iperf3;
 pub mod limits;
 pub mod pacing;
 pub mod processor;

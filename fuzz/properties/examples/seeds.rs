@@ -15,7 +15,8 @@ type Seeds = Vec<(&'static str, Vec<Vec<u8>>)>;
 fn main() -> Result<(), Box<dyn Error>> {
     let fuzz = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let keys = fuzz.join("../crates/transport/src/identity/testdata");
-    for (target, inputs) in identities(&keys)?.into_iter().chain(wire()).chain(copies()).chain(emulator()) {
+    let all = identities(&keys)?.into_iter().chain(wire()).chain(copies()).chain(emulator()).chain(probe());
+    for (target, inputs) in all {
         let corpus = fuzz.join("corpus").join(target);
         fs::create_dir_all(&corpus)?;
         for (number, input) in inputs.iter().enumerate() {
@@ -296,4 +297,36 @@ fn emulator() -> Seeds {
         "{\"refused\":[[[[[[[[[[[[[[[[",
     ]);
     vec![("packet", packets), ("emulated_link", lines)]
+}
+
+fn probe() -> Seeds {
+    let messages = texts(&[
+        r#"{"tcp":true,"omit":0,"time":10,"num":0,"blockcount":0,"parallel":1,"len":131072,"pacing_timer":1000,"client_version":"3.12"}"#,
+        r#"{"udp":true,"omit":1,"time":1,"num":0,"blockcount":0,"parallel":2,"len":100,"bandwidth":100000,"udp_counters_64bit":1}"#,
+        r#"{"tcp":true,"time":1,"MSS":1000,"parallel":128,"reverse":true,"window":65536,"len":1,"nodelay":true,"congestion":"cubic"}"#,
+        r#"{"tcp":true,"time":1e3,"bidirectional":true,"bandwidth":18446744073709551615}"#,
+        r#"{"cpu_util_total":24.08,"cpu_util_user":0,"cpu_util_system":24.04,"sender_has_retransmits":1,"congestion_used":"bbr",
+            "streams":[{"id":1,"bytes":1048576,"retransmits":0,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.001091}]}"#,
+        r#"{"sender_has_retransmits":18446744073709551615,"streams":[
+            {"id":1,"bytes":5,"retransmits":18446744073709551615,"jitter":1e-5,"errors":-3,"packets":9,"start_time":1,"end_time":2},
+            {"id":3,"bytes":5.0,"retransmits":-1}]}"#,
+        r#"{"streams":[]}"#,
+    ]);
+    let packets = |wide: bool, numbers: &[u64]| {
+        let mut bytes = vec![u8::from(wide), 20];
+        for number in numbers {
+            let mut packet = [0; 20];
+            packet[7] = 9;
+            match wide {
+                true => packet[8..16].copy_from_slice(&number.to_be_bytes()),
+                false => packet[8..12].copy_from_slice(&(*number as u32).to_be_bytes()),
+            }
+            bytes.extend(packet);
+        }
+        bytes
+    };
+    let lists: [&[u64]; 4] =
+        [&[1, 2, 3, 4], &[5, 1, 5, 3, 0], &[1, 1 << 40, 70_000, (1 << 40) - 5], &[u64::MAX, 1, u64::MAX - 1]];
+    let packets = lists.iter().flat_map(|list| [packets(true, list), packets(false, list)]).collect();
+    vec![("iperf3_messages", messages), ("udp_packets", packets)]
 }

@@ -7,12 +7,14 @@
 mod copy;
 mod emulator;
 mod files;
+mod probe;
 mod script;
 mod transport;
 
 pub use copy::{bundle, copy_messages, copy_offer, excludes, journal, ranges};
 pub use emulator::{emulated_link, packet};
 pub use files::{fanotify_events, file_attributes, file_messages, relative_path};
+pub use probe::{iperf3_messages, udp_packets};
 pub use transport::{
     authorized_keys, control_frames, known_hosts, lane, lane_frame, private_key, public_key, session_message,
     tls_handshake, tls_record,
@@ -22,7 +24,7 @@ pub use transport::{
 pub type Property = fn(&[u8]);
 
 /// All of them, by the names of their fuzz targets and corpora.
-pub const TARGETS: [(&str, Property); 22] = [
+pub const TARGETS: [(&str, Property); 24] = [
     ("authorized_keys", authorized_keys),
     ("bundle", bundle),
     ("control_frames", control_frames),
@@ -33,6 +35,7 @@ pub const TARGETS: [(&str, Property); 22] = [
     ("fanotify_events", fanotify_events),
     ("file_attributes", file_attributes),
     ("file_messages", file_messages),
+    ("iperf3_messages", iperf3_messages),
     ("journal", journal),
     ("known_hosts", known_hosts),
     ("lane", lane),
@@ -45,6 +48,7 @@ pub const TARGETS: [(&str, Property); 22] = [
     ("session_message", session_message),
     ("tls_handshake", tls_handshake),
     ("tls_record", tls_record),
+    ("udp_packets", udp_packets),
 ];
 
 /// What is understood and written again is understood in the same way.

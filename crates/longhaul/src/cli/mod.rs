@@ -6,6 +6,7 @@ mod emulate;
 mod key;
 mod mount;
 pub(crate) mod mount_helper;
+mod probe;
 mod reach;
 mod serve;
 mod stats;
@@ -33,6 +34,7 @@ enum Command {
     Key(key::Key),
     Emulate(Box<emulate::Emulate>),
     Bench(bench::Bench),
+    Probe(Box<probe::Probe>),
     /// Print completions for a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -55,6 +57,7 @@ impl Cli {
             Command::Key(key) => key.run(),
             Command::Emulate(emulate) => emulate.run(),
             Command::Bench(bench) => bench.run(),
+            Command::Probe(probe) => probe.run(),
             Command::Completions { shell } => {
                 let mut text = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "longhaul", &mut text);

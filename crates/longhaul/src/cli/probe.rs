@@ -1,0 +1,373 @@
+//! `longhaul probe`: what a path carries.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use longhaul_probe::iperf3::DEFAULT_PORT;
+use longhaul_probe::iperf3::client::{self, Family, Observer, Test};
+use longhaul_probe::iperf3::message::{Direction, Parameters, Protocol};
+use longhaul_probe::iperf3::report::{self, End, Start};
+use longhaul_probe::iperf3::server::{Server, ServerError, Service};
+use longhaul_probe::limits;
+use longhaul_probe::traffic::FlowInterval;
+
+use super::print_out;
+use crate::units;
+
+/// What a path carries: TCP and UDP from memory to memory
+///
+/// Today it speaks iperf3's protocol alone, so --iperf3 must be given: either end can be iperf3 itself. Letters, meanings and
+/// reports are iperf3's. Nothing is encrypted, and nobody proves who he is.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  longhaul probe --iperf3 far.example.org                 TCP to a host where `iperf3 -s` runs, for ten seconds
+  longhaul probe --iperf3 far.example.org -R -P 4         from there to here, over four streams
+  longhaul probe --iperf3 far.example.org -u -b 2G -l 1400  UDP packets of 1400 bytes at 2 Gbit/s: what is lost?
+  longhaul probe --iperf3 far.example.org --bidir -t 30 --json
+  longhaul probe --iperf3 --listen                        serve `iperf3 -c` and others, one test at a time
+  longhaul probe --iperf3 --listen --rate-max 500M --one-off
+
+Exit codes: 0 the test is over; 1 it failed on the way (of a server: the one test of --one-off); 2 it could not begin.")]
+pub(crate) struct Probe {
+    /// The host to measure to
+    #[arg(value_name = "HOST", required_unless_present = "listen", conflicts_with = "listen")]
+    host: Option<String>,
+    /// Speak iperf3's protocol
+    #[arg(long)]
+    iperf3: bool,
+    /// Be the server, on this address [default: all addresses]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "::")]
+    listen: Option<IpAddr>,
+    /// The server's port
+    #[arg(short, long, default_value_t = DEFAULT_PORT)]
+    port: u16,
+    /// Send UDP packets instead of TCP streams
+    #[arg(short, long)]
+    udp: bool,
+    /// Seconds that the test takes
+    #[arg(short = 't', long, value_name = "SECONDS", default_value_t = 10, conflicts_with = "bytes",
+          value_parser = clap::value_parser!(u64).range(1..=limits::TIME_MAX.as_secs()))]
+    time: u64,
+    /// Bytes to move instead of a time, as in 10G (1024-based)
+    #[arg(short = 'n', long, value_parser = size)]
+    bytes: Option<u64>,
+    /// Seconds at the start that do not count
+    #[arg(short = 'O', long, value_name = "SECONDS", default_value_t = 0,
+          value_parser = clap::value_parser!(u64).range(0..=limits::OMIT_MAX.as_secs()))]
+    omit: u64,
+    /// Seconds between reports; 0: only one at the end
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
+    interval: f64,
+    /// Streams at a time
+    #[arg(short = 'P', long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::STREAMS_MAX)))]
+    parallel: u32,
+    /// From the server to here
+    #[arg(short = 'R', long, conflicts_with = "bidir")]
+    reverse: bool,
+    /// Both ways at once
+    #[arg(long)]
+    bidir: bool,
+    /// Bits a second of each stream, as in 500M; 0: as fast as it goes [default: 1M for UDP, 0 for TCP]
+    #[arg(short = 'b', long, value_name = "RATE", value_parser = rate_or_none)]
+    bitrate: Option<u64>,
+    /// Bytes of a write or a packet [default: 128K for TCP; for UDP what fits the path]
+    #[arg(short, long, value_parser = size)]
+    length: Option<u64>,
+    /// Bytes of the sockets' buffers, at both ends [default: as the kernels tune them]
+    #[arg(short, long, value_name = "BYTES", value_parser = size)]
+    window: Option<u64>,
+    /// TCP's congestion control at both ends [default: each host's own]
+    #[arg(short = 'C', long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// TCP's largest segment
+    #[arg(short = 'M', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(88..=32_767))]
+    set_mss: Option<u32>,
+    /// TCP sends what there is at once
+    #[arg(short = 'N', long)]
+    no_delay: bool,
+    /// Only IPv4
+    #[arg(short = '4', long, conflicts_with = "ipv6")]
+    ipv4: bool,
+    /// Only IPv6
+    #[arg(short = '6', long)]
+    ipv6: bool,
+    /// TCP: have the kernel drop what arrives here instead of copying it out; faster than any program that wants its data
+    #[arg(long)]
+    skip_rx_copy: bool,
+    /// Server: bits a second that a test may have in one direction [default: no bound]
+    #[arg(long, value_name = "RATE", value_parser = rate, requires = "listen")]
+    rate_max: Option<u64>,
+    /// Server: end after one test
+    #[arg(short = '1', long, requires = "listen")]
+    one_off: bool,
+    /// Print JSON of iperf3's form instead of text
+    #[arg(short = 'J', long)]
+    json: bool,
+}
+
+/// iperf3 takes small letters, too.
+fn large_letters(text: &str) -> String {
+    match text.char_indices().last() {
+        Some((at, letter)) if "kmgt".contains(letter) && at > 0 => {
+            format!("{}{}", &text[..at], letter.to_ascii_uppercase())
+        }
+        _ => text.to_owned(),
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    units::size(&large_letters(text))
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    units::rate(&large_letters(text))
+}
+
+fn rate_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { rate(text) }
+}
+
+/// What UDP sends unless told otherwise: as iperf3, so that nobody floods a path unawares.
+const UDP_RATE_DEFAULT: u64 = 1_000_000;
+
+const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=60.0;
+
+impl Probe {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if !self.iperf3 {
+            bail!(
+                "today `longhaul probe` speaks iperf3's protocol only: give --iperf3, with `iperf3 -s` or \
+                 `longhaul probe --iperf3 --listen` at the other end"
+            );
+        }
+        let interval = match self.interval {
+            0.0 => None,
+            seconds if INTERVAL_SECONDS.contains(&seconds) => Some(Duration::from_secs_f64(seconds)),
+            seconds => bail!("an interval of {seconds} seconds (-i) cannot be had: 0, or 0.1 to 60"),
+        };
+        match self.listen {
+            Some(address) => self.serve(address, interval),
+            None => self.measure(interval),
+        }
+    }
+
+    fn measure(self, interval: Option<Duration>) -> anyhow::Result<ExitCode> {
+        let test = Test {
+            parameters: self.parameters()?,
+            host: self.host.unwrap_or_default(),
+            port: self.port,
+            family: match (self.ipv4, self.ipv6) {
+                (true, _) => Family::V4,
+                (_, true) => Family::V6,
+                _ => Family::Any,
+            },
+            interval,
+            skip_receive_copy: self.skip_rx_copy,
+        };
+        let mut teller = Teller { json: self.json, ..Teller::default() };
+        let result = client::run(&test, &mut teller);
+        teller.conclude(result.as_ref().ok(), result.as_ref().err().map(ToString::to_string))?;
+        match result {
+            Ok(_) => {
+                if !self.json {
+                    print_out("\nlonghaul probe: done.\n")?;
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) if teller.start.is_some() => {
+                eprintln!("{}", crate::terminal::harmless(&format!("longhaul: {error}")));
+                Ok(ExitCode::from(1))
+            }
+            // It names its own cause.
+            Err(error) => bail!("{error}"),
+        }
+    }
+
+    fn parameters(&self) -> anyhow::Result<Parameters> {
+        let (protocol, lengths) = if self.udp {
+            (Protocol::Udp, limits::DATAGRAM_BYTES_MIN..=limits::DATAGRAM_BYTES_MAX)
+        } else {
+            (Protocol::Tcp, 1..=limits::WRITE_BYTES_MAX)
+        };
+        let length = match (self.length, protocol) {
+            (Some(length), _) => length as usize,
+            (None, Protocol::Tcp) => limits::WRITE_BYTES_DEFAULT,
+            // The client looks at the path.
+            (None, Protocol::Udp) => 0,
+        };
+        if self.length.is_some() && !lengths.contains(&length) {
+            bail!("a length of {length} bytes (-l) cannot be had: {} to {}", lengths.start(), lengths.end());
+        }
+        if let Some(window) = self.window.filter(|window| *window > limits::WINDOW_BYTES_MAX) {
+            bail!(
+                "buffers of {window} bytes (-w) cannot be had: at most {} MiB",
+                limits::WINDOW_BYTES_MAX >> 20
+            );
+        }
+        let direction = match (self.reverse, self.bidir) {
+            (true, _) => Direction::Reverse,
+            (_, true) => Direction::Both,
+            _ => Direction::Forward,
+        };
+        Ok(Parameters {
+            protocol,
+            direction,
+            seconds: if self.bytes.is_some() { 0 } else { self.time },
+            omit: self.omit,
+            bytes: self.bytes.unwrap_or(0),
+            blocks: 0,
+            parallel: self.parallel,
+            length,
+            bandwidth: self.bitrate.unwrap_or(if self.udp { UDP_RATE_DEFAULT } else { 0 }),
+            window: self.window.unwrap_or(0),
+            mss: self.set_mss.unwrap_or(0),
+            no_delay: self.no_delay,
+            congestion: self.congestion.clone(),
+            // Numbers of 32 bits are used up within minutes at the rates that are to be measured.
+            wide_numbers: self.udp,
+        })
+    }
+
+    fn serve(self, address: IpAddr, interval: Option<Duration>) -> anyhow::Result<ExitCode> {
+        let address = match (address.is_unspecified(), self.ipv4) {
+            (true, true) => Ipv4Addr::UNSPECIFIED.into(),
+            _ => address,
+        };
+        let service = Service { rate_max: self.rate_max, interval, skip_receive_copy: self.skip_rx_copy };
+        let at = |address| SocketAddr::new(address, self.port);
+        let server = match Server::listen(at(address), service) {
+            // A kernel without IPv6.
+            Err(_) if address == Ipv6Addr::UNSPECIFIED && !self.ipv6 => {
+                Server::listen(at(Ipv4Addr::UNSPECIFIED.into()), service)
+            }
+            listens => listens,
+        };
+        // It names its own cause.
+        let mut server = server.map_err(|error| anyhow::anyhow!("{error}"))?;
+        let port = server.address().context("cannot tell the port")?.port();
+        eprintln!(
+            "warning: iperf3's protocol knows no keys: whoever reaches port {port} can have this host send and receive{}; \
+             stop it when the measurement is over",
+            if self.rate_max.is_some() { "" } else { ", as fast as it can (--rate-max bounds that)" }
+        );
+        let mut number = 1;
+        loop {
+            if self.json {
+                eprintln!("listening on port {port}");
+            } else {
+                let rule = "-".repeat(59);
+                print_out(&format!("{rule}\nServer listening on {port} (test #{number})\n{rule}\n"))?;
+            }
+            let mut teller = Teller { json: self.json, ..Teller::default() };
+            let result = server.serve_one(&mut teller);
+            let error = result.as_ref().err().map(ToString::to_string);
+            teller.conclude(result.as_ref().ok(), error.clone())?;
+            if let Some(error) =
+                error.as_ref().filter(|_| result.as_ref().is_err_and(ServerError::is_of_one_test))
+            {
+                eprintln!("{}", crate::terminal::harmless(&format!("longhaul: {error}")));
+            }
+            match result {
+                Err(error) if !error.is_of_one_test() => bail!("{error}"),
+                _ if self.one_off => return Ok(ExitCode::from(u8::from(error.is_some()))),
+                _ => number += 1,
+            }
+        }
+    }
+}
+
+/// Prints as the test goes on, or keeps what there is for one record.
+#[derive(Default)]
+struct Teller {
+    json: bool,
+    start: Option<Start>,
+    intervals: Vec<Vec<FlowInterval>>,
+}
+
+impl Teller {
+    /// Nobody can be told that standard output is closed; the test goes on.
+    fn print(&self, text: &str) {
+        if !self.json {
+            let _ = print_out(text);
+        }
+    }
+
+    fn conclude(&self, result: Option<&(Start, End)>, error: Option<String>) -> io::Result<()> {
+        if !self.json {
+            return match result {
+                Some((start, end)) => print_out(&report::end(start, end)),
+                None => Ok(()),
+            };
+        }
+        let uname = rustix::system::uname();
+        let words = [uname.sysname(), uname.nodename(), uname.release(), uname.version(), uname.machine()];
+        let system: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        let end = result.map(|(_, end)| end);
+        let document =
+            report::document(self.start.as_ref(), &self.intervals, end, &system.join(" "), error.as_deref());
+        print_out(&format!("{document:#}\n"))
+    }
+}
+
+impl Observer for Teller {
+    fn started(&mut self, start: &Start) {
+        self.start = Some(start.clone());
+        self.print(
+            &(report::heading(start) + &report::stream_opened(start) + &report::interval_heading(start)),
+        );
+    }
+
+    fn interval(&mut self, start: &Start, flows: &[FlowInterval]) {
+        self.print(&report::interval(start, flows));
+        // Text is printed and forgotten.
+        if self.json && self.intervals.len() < limits::INTERVALS_MAX {
+            self.intervals.push(flows.to_vec());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Alone {
+        #[command(flatten)]
+        probe: Probe,
+    }
+
+    fn parameters(words: &str) -> anyhow::Result<Parameters> {
+        let words = ["probe", "--iperf3", "far"].into_iter().chain(words.split_whitespace());
+        Alone::try_parse_from(words)?.probe.parameters()
+    }
+
+    #[test]
+    fn letters_mean_what_they_mean_to_iperf3() {
+        let found = parameters("-u -b 10m -l 8k -P 4 -R -t 3 -w 1M").unwrap();
+        assert_eq!((found.bandwidth, found.length, found.window), (10_000_000, 8192, 1 << 20));
+        assert_eq!((found.parallel, found.seconds, found.direction), (4, 3, Direction::Reverse));
+        let found = parameters("-n 1g -C cubic -M 1000 --bidir").unwrap();
+        assert_eq!((found.bytes, found.seconds, found.mss, found.bandwidth), (1 << 30, 0, 1000, 0));
+        assert_eq!((found.congestion.as_deref(), found.direction), (Some("cubic"), Direction::Both));
+        assert_eq!(parameters("-u").unwrap().bandwidth, UDP_RATE_DEFAULT);
+        assert_eq!(parameters("-u -b 0").unwrap().bandwidth, 0);
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused_with_what_can() {
+        for words in ["-l 0", "-u -l 15", "-u -l 65508", "-l 2M", "-w 1G"] {
+            let error = parameters(words).unwrap_err().to_string();
+            assert!(error.contains("cannot be had"), "{words}: {error}");
+        }
+        for words in ["-P 0", "-P 129", "-t 3 -n 1M", "-R --bidir", "-4 -6", "-M 20"] {
+            assert!(parameters(words).is_err(), "{words}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| longhaul_fuzz_properties::iperf3_messages(data));

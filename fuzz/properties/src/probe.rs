@@ -1,0 +1,26 @@
+//! What the ends of a measurement tell each other, and the packets of its streams.
+
+use longhaul_probe::fuzzing;
+
+use crate::assert_stable;
+use crate::script::Script;
+
+/// Parameters and results as iperf3 sends them: what is understood means the same when it is written again, and results are of
+/// as many streams as the test had.
+pub fn iperf3_messages(data: &[u8]) {
+    assert_stable(data, fuzzing::parameters);
+    for streams in 0..3 {
+        assert_stable(data, |bytes| fuzzing::results(bytes, streams));
+    }
+}
+
+/// Packets of a UDP stream: no more are lost than were sent, and no more bytes come out than went in.
+pub fn udp_packets(data: &[u8]) {
+    let mut script = Script::new(data);
+    let wide = script.u8() % 2 == 1;
+    let length = usize::from(script.u8()).max(1);
+    let packets = script.rest();
+    let (sent, lost, bytes) = fuzzing::packets(packets.chunks(length), wide);
+    assert!(u64::try_from(lost).is_ok_and(|lost| lost <= sent), "{lost} of {sent} are lost");
+    assert!(bytes <= packets.len() as u64);
+}
