@@ -4,7 +4,7 @@
 //! links that the product emulates, and keeps every raw run in a record of `longhaul-report`. Nothing here is part of the
 //! product.
 //!
-//! Map: [`bench`], [`file_io`], [`names`], [`targets`], [`emulator`], [`model`], [`netem`] and [`demo`] are the commands; [`course`] runs one tool
+//! Map: [`bench`], [`file_io`], [`names`], [`targets`], [`emulator`], [`model`], [`netem`], [`path`] and [`demo`] are the commands; [`course`] runs one tool
 //! once over a link and judges the outcome; [`tool`] knows each rival, [`file_system`] those that are mounted, [`server`] what serves it, [`stream`] what the
 //! machine carries without a copy; [`link`] is the emulated network, [`pair`] one without an emulator, [`probe`] what
 //! [`netem`] runs on its hosts, [`data`] what is copied, [`limited`] a command under a time limit, [`usage`] what it takes
@@ -24,6 +24,7 @@ mod model;
 mod names;
 mod netem;
 mod pair;
+mod path;
 mod places;
 mod probe;
 mod profile;
@@ -86,6 +87,7 @@ enum Bench {
     Targets(targets::TargetsBench),
     Netem(netem::NetemBench),
     Emulator(emulator::EmulatorBench),
+    Probe(path::PathBench),
 }
 
 fn main() -> ExitCode {
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         Action::Bench { what: Bench::Names(names) } => names.run(),
         Action::Bench { what: Bench::Targets(targets) } => targets.run(),
         Action::Bench { what: Bench::Netem(netem) } => netem.run(),
+        Action::Bench { what: Bench::Probe(probe) } => probe.run(),
         Action::Probe { what } => what.run(),
         Action::Bench { what: Bench::Emulator(emulator) } => emulator.run(),
         Action::Demo(demo) => demo.run(),
