@@ -300,7 +300,7 @@ fn row(case: &Case, figure: &Figure) -> Vec<String> {
     ]
 }
 
-fn trust(case: &Case, trial: &str) -> &'static str {
+pub(crate) fn trust(case: &Case, trial: &str) -> &'static str {
     let trials = case.trials.iter().filter(|each| each.what == trial);
     let verdicts: Vec<&Verdict> = trials.filter_map(|each| each.verdict.as_ref()).collect();
     match (verdicts.is_empty(), verdicts.iter().all(|verdict| verdict.trusted)) {
@@ -311,7 +311,7 @@ fn trust(case: &Case, trial: &str) -> &'static str {
 }
 
 /// Counts stay whole.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 { format!("{value:.0}") } else { significant(value) }
 }
 

@@ -172,7 +172,7 @@ impl Place {
         self.runs.iter().map(|run| run.length).collect()
     }
 
-    fn runs_of(&self, system: &str, pattern: Pattern, length: u64) -> impl Iterator<Item = &Run> {
+    pub(crate) fn runs_of(&self, system: &str, pattern: Pattern, length: u64) -> impl Iterator<Item = &Run> {
         self.runs
             .iter()
             .filter(move |run| (run.system.as_str(), run.pattern, run.length) == (system, pattern, length))
@@ -268,7 +268,7 @@ impl Place {
 }
 
 /// `64 KiB`.
-fn in_words(bytes: u64) -> String {
+pub(crate) fn in_words(bytes: u64) -> String {
     match bytes {
         whole if whole >= 1 << 30 && whole.is_multiple_of(1 << 30) => format!("{} GiB", whole >> 30),
         whole if whole >= 1 << 20 && whole.is_multiple_of(1 << 20) => format!("{} MiB", whole >> 20),

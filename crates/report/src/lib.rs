@@ -4,14 +4,24 @@
 //! derived from them ([`Summary`](summary::Summary)) is computed here and nowhere else, so that a record can be read
 //! back and shown anew.
 //!
+//! Every kind of record comes down to a [`Sheet`](sheet::Sheet), which a terminal ([`plain`]) and a page ([`page`]) show, and to
+//! [`Series`](series::Series), of which tables for other programs are made; [`Kept`] reads any of them.
+//!
 //! Invariants: raw runs are never thrown away; a run that was cut off at its time limit is never shown as if it had
 //! ended; every figure bears the word of the emulator on whether it can be trusted.
 
+pub mod chart;
 pub mod emulator;
 pub mod io;
+pub mod kept;
+pub mod markup;
+pub mod page;
 pub mod picture;
+pub mod plain;
 pub mod plot;
 pub mod record;
+pub mod series;
+pub mod sheet;
 pub mod summary;
 pub mod table;
 pub mod targets;
@@ -20,6 +30,7 @@ pub mod traffic;
 
 pub use emulator::Emulator;
 pub use io::Io;
+pub use kept::Kept;
 pub use record::{
     Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Said, Scenario, Usage,
     Verdict,

@@ -176,7 +176,7 @@ pub(crate) fn significant(value: f64) -> String {
 }
 
 /// `9.25 s`, `412 s`, `2 h 05 min`.
-fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 9999.5 => format!("{} s", significant(s)),
         s => format!("{} h {:02} min", (s / 3600.0) as u64, (s / 60.0) as u64 % 60),

@@ -139,6 +139,14 @@ impl Target {
         }
     }
 
+    /// What values are compared with: one bound or two.
+    pub(crate) fn bounds(self) -> Vec<f64> {
+        match self {
+            Self::AtLeast(bound) | Self::AtMost(bound) => vec![bound],
+            Self::Between(low, high) => vec![low, high],
+        }
+    }
+
     pub(crate) fn in_words(self) -> String {
         match self {
             Self::AtLeast(bound) => format!(">= {bound}"),
