@@ -41,6 +41,8 @@ mod outage;
 mod page_cache;
 #[path = "whole/probe.rs"]
 mod probe;
+#[path = "whole/report.rs"]
+mod report;
 #[path = "whole/restart.rs"]
 mod restart;
 #[path = "whole/selection.rs"]

@@ -8,6 +8,7 @@ mod mount;
 pub(crate) mod mount_helper;
 mod probe;
 mod reach;
+mod report;
 mod serve;
 mod stats;
 mod topology_file;
@@ -35,6 +36,7 @@ enum Command {
     Emulate(Box<emulate::Emulate>),
     Bench(bench::Bench),
     Probe(Box<probe::Probe>),
+    Report(report::ReportCommand),
     /// Print completions for a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -58,6 +60,7 @@ impl Cli {
             Command::Emulate(emulate) => emulate.run(),
             Command::Bench(bench) => bench.run(),
             Command::Probe(probe) => probe.run(),
+            Command::Report(report) => report.run(),
             Command::Completions { shell } => {
                 let mut text = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "longhaul", &mut text);

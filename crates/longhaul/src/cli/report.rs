@@ -1,0 +1,188 @@
+//! `longhaul report`: kept records, shown to people and to other programs.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use longhaul_report::Kept;
+use longhaul_report::chart::Chart;
+use longhaul_report::series::{self, CSV_HEAD};
+use longhaul_report::{page, picture, plain};
+use serde_json::json;
+
+use super::print_out;
+use crate::terminal::harmless;
+
+/// Show records of measurements: as tables, one HTML page, plots, or for other programs
+///
+/// A record is a `results.json` of benches/results, what `longhaul bench io --json` prints, or what `longhaul cp --trace` writes.
+/// Each says itself of what kind it is. Every form shows all runs, what was cut off, and what the emulator says against its own link.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  longhaul report benches/results/io-2026-11-23T042931Z/results.json
+  longhaul report --html report.html benches/results/copy-*/results.json
+  longhaul report --csv */results.json > runs.csv
+  longhaul report --png plots trace.jsonl
+  longhaul bench io /mnt/far --json | longhaul report -
+
+Exit codes: 0 all was shown; 1 some files were not, each is named; 2 nothing was.")]
+pub(crate) struct ReportCommand {
+    /// Records; `-`: standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print Markdown
+    #[arg(long, group = "form")]
+    markdown: bool,
+    /// Print a line for each run, as CSV
+    #[arg(long, group = "form")]
+    csv: bool,
+    /// Print all figures with their runs as JSON (schema longhaul-figures/1)
+    #[arg(long, group = "form")]
+    json: bool,
+    /// Write one page that needs nothing but itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the plots as SVG into this directory
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+    /// Write the plots as PNG into this directory
+    #[arg(long, value_name = "DIR")]
+    png: Option<PathBuf>,
+    /// In tables on the terminal: every run, too
+    #[arg(long)]
+    runs: bool,
+}
+
+/// Longest record: the trace of an hour with 50 lanes takes 200 bytes for each of them ten times a second, 360 MB; what is made of it
+/// in memory is smaller.
+const RECORD_BYTES_MAX: u64 = 512 << 20;
+
+/// A record and the name of its file.
+struct Shown {
+    name: String,
+    kept: Kept,
+}
+
+impl ReportCommand {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let mut records = Vec::new();
+        for file in &self.files {
+            match read(file) {
+                Ok(kept) => records.push(Shown { name: name_of(file), kept }),
+                Err(error) => eprintln!("{}", harmless(&format!("longhaul: {}: {error:#}", name_of(file)))),
+            }
+        }
+        if records.is_empty() {
+            bail!("none of the files is a record that can be shown");
+        }
+        let writes = self.html.is_some() || self.svg.is_some() || self.png.is_some();
+        if self.markdown || self.csv || self.json || self.runs || !writes {
+            print_out(&self.printed(&records)?)?;
+        }
+        if let Some(file) = &self.html {
+            let sheets: Vec<page::Named> =
+                records.iter().map(|record| (record.name.clone(), record.kept.sheet(&record.name))).collect();
+            write(file, page::page(&sheets).as_bytes())?;
+        }
+        for (directory, extension) in [(&self.svg, "svg"), (&self.png, "png")] {
+            if let Some(directory) = directory {
+                draw(&records, directory, extension)?;
+            }
+        }
+        Ok(if records.len() < self.files.len() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    }
+
+    fn printed(&self, records: &[Shown]) -> anyhow::Result<String> {
+        if self.json {
+            let all: Vec<serde_json::Value> = records
+                .iter()
+                .map(|Shown { name, kept }| {
+                    series::json(name, kept.schema(), &kept.sheet(name), &kept.series())
+                })
+                .collect();
+            return Ok(
+                serde_json::to_string_pretty(&json!({"schema": series::SCHEMA, "records": all}))? + "\n"
+            );
+        }
+        if self.csv {
+            let lines: String =
+                records.iter().map(|each| series::csv(&each.name, &each.kept.series())).collect();
+            return Ok(CSV_HEAD.to_owned() + &lines);
+        }
+        let each = |Shown { name, kept }: &Shown| {
+            if self.markdown { kept.markdown(name) } else { plain::sheet(&kept.sheet(name), self.runs) }
+        };
+        Ok(harmless(&records.iter().map(each).collect::<Vec<_>>().join("\n")))
+    }
+}
+
+fn name_of(file: &Path) -> String {
+    if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() }
+}
+
+fn read(file: &Path) -> anyhow::Result<Kept> {
+    let source: Box<dyn Read> = if file == Path::new("-") {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(file).context("cannot open it")?)
+    };
+    let mut bytes = Vec::new();
+    source.take(RECORD_BYTES_MAX + 1).read_to_end(&mut bytes).context("cannot read it")?;
+    if bytes.len() as u64 > RECORD_BYTES_MAX {
+        bail!("longer than any record: {} MiB at the most", RECORD_BYTES_MAX >> 20);
+    }
+    Ok(Kept::read(&bytes)?)
+}
+
+/// Whole or not at all.
+fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write {}", file.display());
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    std::fs::write(&part, bytes).with_context(cannot)?;
+    std::fs::rename(&part, file).with_context(cannot)
+}
+
+/// All charts, numbered in the order in which a page shows them.
+fn draw(records: &[Shown], directory: &Path, extension: &str) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let mut number = 0;
+    for Shown { name, kept } in records {
+        for chart in kept.sheet(name).parts.iter().flat_map(|part| &part.charts) {
+            number += 1;
+            let file = directory.join(format!("{number:02}-{}.{extension}", file_name(chart)));
+            write(&file, &picture::for_file(&file, chart.file())?)?;
+            eprintln!("{}", harmless(&file.display().to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// What a chart shows, as letters and digits: nobody's record decides where a file goes.
+fn file_name(chart: &Chart) -> String {
+    const LENGTH_MAX: usize = 60;
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' };
+    let words: String = chart.title().chars().map(plain).collect();
+    let words: Vec<&str> = words.split('-').filter(|word| !word.is_empty()).collect();
+    words.join("-").trim_start_matches('.').chars().take(LENGTH_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_report::chart::Bars;
+
+    use super::*;
+
+    #[test]
+    fn a_title_becomes_a_harmless_name() {
+        let named =
+            |title: &str| file_name(&Chart::Bars(Bars { title: title.to_owned(), ..Bars::default() }));
+        assert_eq!(named("1g-3.3ms: create write"), "1g-3.3ms-create-write");
+        assert_eq!(named("../../etc/x"), "-..-etc-x");
+        assert!(!named("/..\u{0}/a").contains('/'));
+        assert_eq!(named(&"x".repeat(300)).len(), 60);
+    }
+}
