@@ -94,3 +94,48 @@ fn words_of_a_record_do_nothing_on_a_page_or_a_terminal() {
     assert!(html.contains("&lt;script&gt;alert(1)"));
     assert!(!html.contains("<script") && !html.contains("<b>") && !html.contains('\u{1b}'));
 }
+
+/// A record of one file system in four runs, which took so many seconds.
+fn io(directory: &Path, name: &str, seconds: [f64; 4]) -> PathBuf {
+    let text = std::fs::read_to_string(kept("io-2026-11-23T044553Z")).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let runs = &mut record["places"][0]["runs"];
+    let run = runs[0].clone();
+    *runs = (1..)
+        .zip(seconds)
+        .map(|(round, seconds)| {
+            let mut run = run.clone();
+            run["round"] = round.into();
+            run["seconds"] = seconds.into();
+            run
+        })
+        .collect();
+    let file = directory.join(name);
+    std::fs::write(&file, record.to_string()).unwrap();
+    file
+}
+
+#[test]
+fn what_has_become_worse_is_told_by_the_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = io(dir.path(), "before.json", [2.0, 2.1, 2.05, 2.02]);
+    let alike = io(dir.path(), "alike.json", [2.05, 2.0, 2.03, 2.11]);
+    let slower = io(dir.path(), "slower.json", [3.0, 3.1, 3.05, 3.02]);
+    let (out, _) = done(report(&["--compare"]).arg(&before).arg(&slower), 0);
+    assert!(out.contains("WORSE") && out.contains("0.671") && out.contains("Welch"), "{out}");
+    let (json, _) = done(report(&["--json", "--compare"]).arg(&before).arg(&slower), 0);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let interval = &json["figures"][0]["interval"];
+    assert!(interval[0].as_f64().unwrap() > 0.6 && interval[1].as_f64().unwrap() < 0.75, "{json}");
+    let (out, _) = done(report(&["--baseline"]).arg(&before).arg(&alike), 0);
+    assert!(out.contains("no difference shown"), "{out}");
+    let (_, err) = done(report(&["--baseline"]).arg(&before).arg(&alike).arg(&slower), 1);
+    assert!(err.contains("worse: 1g-3.3ms: create write; longhaul, Mbit/s: 0.671 times"), "{err}");
+    done(report(&["--tolerance", "40%", "--baseline"]).arg(&before).arg(&slower), 0);
+    // One run each: nothing can be said, and that is not taken for good news.
+    let single = kept("copy-2026-11-22-10g");
+    let (_, err) = done(report(&["--baseline"]).arg(&single).arg(&single), 2);
+    assert!(err.contains("no figure could be judged"), "{err}");
+    let (_, err) = done(report(&["--compare"]).arg(&single).arg(&before), 2);
+    assert!(err.contains("no figure in common"), "{err}");
+}

@@ -11,6 +11,7 @@
 //! ended; every figure bears the word of the emulator on whether it can be trusted.
 
 pub mod chart;
+pub mod compare;
 pub mod emulator;
 pub mod io;
 pub mod kept;

@@ -84,6 +84,14 @@ pub fn table(table: &Table) -> String {
     text
 }
 
+/// The same as Markdown.
+#[must_use]
+pub fn markdown(table: &Table) -> String {
+    let head: Vec<&str> = table.head.iter().map(String::as_str).collect();
+    let words = |row: &Vec<Cell>| row.iter().map(|cell| cell.words.clone()).collect();
+    crate::table::markdown(&head, &table.rows.iter().map(words).collect::<Vec<_>>())
+}
+
 /// Words in lines of this many characters; longer words have a line of their own.
 #[must_use]
 pub fn wrapped(words: &str, width: usize) -> Vec<String> {

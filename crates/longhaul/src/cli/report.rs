@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use longhaul_report::Kept;
 use longhaul_report::chart::Chart;
+use longhaul_report::compare::{self, Comparison};
 use longhaul_report::series::{self, CSV_HEAD};
 use longhaul_report::{page, picture, plain};
 use serde_json::json;
@@ -27,12 +28,24 @@ use crate::terminal::harmless;
   longhaul report --csv */results.json > runs.csv
   longhaul report --png plots trace.jsonl
   longhaul bench io /mnt/far --json | longhaul report -
+  longhaul report --compare before/results.json after/results.json
+  longhaul report --baseline kept/results.json --tolerance 3% new/results.json
 
-Exit codes: 0 all was shown; 1 some files were not, each is named; 2 nothing was.")]
+Exit codes: 0 all was shown; 1 some files were not, each is named, or a figure is worse than the baseline; 2 nothing was shown, or
+could be judged.")]
 pub(crate) struct ReportCommand {
     /// Records; `-`: standard input
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "compare", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// Compare two records of the same kind: for each figure the ratio, and its interval of 95 %
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["files", "baseline"])]
+    compare: Option<Vec<PathBuf>>,
+    /// Compare each file with this one, and end with 1 if a figure is worse
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// With --baseline: what a figure may be worse by, besides what its interval leaves open
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = tolerance)]
+    tolerance: f64,
     /// Print Markdown
     #[arg(long, group = "form")]
     markdown: bool,
@@ -68,6 +81,14 @@ struct Shown {
 
 impl ReportCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(both) = &self.compare {
+            let [before, after] = both.as_slice() else { bail!("--compare takes two records") };
+            self.compared(before, after)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(baseline) = &self.baseline {
+            return self.judged(baseline);
+        }
         let mut records = Vec::new();
         for file in &self.files {
             match read(file) {
@@ -95,6 +116,69 @@ impl ReportCommand {
         Ok(if records.len() < self.files.len() { ExitCode::from(1) } else { ExitCode::SUCCESS })
     }
 
+    /// Shows a comparison.
+    fn compared(&self, before: &Path, after: &Path) -> anyhow::Result<Vec<Comparison>> {
+        let series = |file: &Path| read(file).with_context(|| name_of(file)).map(|kept| kept.series());
+        let (one, other) = (series(before)?, series(after)?);
+        let all = compare::compare(&one, &other);
+        if all.is_empty() {
+            bail!("{} and {} have no figure in common", name_of(before), name_of(after));
+        }
+        let table = compare::table(&all);
+        let missing = (compare::missing(&one, &other), compare::missing(&other, &one));
+        print_out(&if self.json {
+            let value = json!({
+                "schema": compare::SCHEMA, "before": name_of(before), "after": name_of(after),
+                "figures": compare::json(&all), "only_before": missing.0, "only_after": missing.1,
+            });
+            serde_json::to_string_pretty(&value)? + "\n"
+        } else {
+            let rows = if self.markdown { plain::markdown(&table) } else { plain::table(&table) };
+            let method = plain::wrapped(compare::METHOD, 100).join("\n");
+            let left = match missing {
+                (0, 0) => String::new(),
+                (one, other) => {
+                    format!("Not in both, and left out: {one} figures of before, {other} of after.\n")
+                }
+            };
+            harmless(&format!(
+                "Before: {}\nAfter:  {}\n\n{rows}\n{left}{method}\n",
+                name_of(before),
+                name_of(after)
+            ))
+        })?;
+        Ok(all)
+    }
+
+    /// Compares all files with one, and says whether any is worse.
+    fn judged(&self, baseline: &Path) -> anyhow::Result<ExitCode> {
+        let (mut judged, mut worse, mut failed) = (0, Vec::new(), false);
+        for file in &self.files {
+            match self.compared(baseline, file) {
+                Ok(all) => {
+                    judged += all.iter().filter(|each| each.is_judged()).count();
+                    worse.extend(all.into_iter().filter(|each| each.is_worse_than(self.tolerance)));
+                }
+                Err(error) => {
+                    failed = true;
+                    eprintln!("{}", harmless(&format!("longhaul: {error:#}")));
+                }
+            }
+        }
+        for Comparison { before, ratio, .. } in &worse {
+            let ratio = ratio.map_or(f64::NAN, |ratio| ratio.ratio);
+            let words = format!(
+                "worse: {}; {}, {}: {ratio:.3} times as much",
+                before.scenario, before.tool, before.figure
+            );
+            eprintln!("{}", harmless(&words));
+        }
+        if judged == 0 {
+            bail!("no figure could be judged: both records need two runs or more of each");
+        }
+        Ok(if failed || !worse.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    }
+
     fn printed(&self, records: &[Shown]) -> anyhow::Result<String> {
         if self.json {
             let all: Vec<serde_json::Value> = records
@@ -117,6 +201,14 @@ impl ReportCommand {
         };
         Ok(harmless(&records.iter().map(each).collect::<Vec<_>>().join("\n")))
     }
+}
+
+/// `5%`, or `0.05`.
+fn tolerance(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let share = number.trim().parse::<f64>().map(|number| number / unit);
+    let share = share.map_err(|_| format!("`{text}` is not a share: write `5%` or `0.05`"))?;
+    if (0.0..1.0).contains(&share) { Ok(share) } else { Err("a share from 0% to less than 100%".to_owned()) }
 }
 
 fn name_of(file: &Path) -> String {
@@ -175,6 +267,17 @@ mod tests {
     use longhaul_report::chart::Bars;
 
     use super::*;
+
+    #[test]
+    fn tolerances_are_shares() {
+        assert_eq!((tolerance("5%"), tolerance("0.05"), tolerance("0")), (Ok(0.05), Ok(0.05), Ok(0.0)));
+        assert!(
+            tolerance("-1%").is_err()
+                && tolerance("100%").is_err()
+                && tolerance("NaN").is_err()
+                && tolerance("x").is_err()
+        );
+    }
 
     #[test]
     fn a_title_becomes_a_harmless_name() {
