@@ -9,9 +9,9 @@
 //!
 //! Invariant: where no interval can be had nothing is called better or worse.
 
+use crate::chart::with_deviation;
 use crate::series::{Better, Series, Spread, Value};
 use crate::sheet::{Cell, Table, Tone};
-use crate::table::significant;
 
 /// A figure of two records.
 #[derive(Clone, Debug, PartialEq)]
@@ -232,9 +232,7 @@ fn side(series: &Series) -> String {
     let Some(spread) = Spread::of(&counted(series)) else { return "-".to_owned() };
     let cut = if series.values.iter().any(|value| value.is_cut) { "~" } else { "" };
     let doubt = if series.values.iter().any(|value| value.is_doubted) { "†" } else { "" };
-    let deviation =
-        spread.deviation.map_or_else(String::new, |deviation| format!(" ± {}", significant(deviation)));
-    format!("{cut}{}{deviation} ({}{doubt})", significant(spread.mean), spread.count)
+    format!("{cut}{} ({}{doubt})", with_deviation(spread.mean, spread.deviation), spread.count)
 }
 
 /// For other programs.
