@@ -17,6 +17,8 @@ mod confinement;
 mod corruption;
 #[path = "whole/disk_full.rs"]
 mod disk_full;
+#[path = "whole/doctor.rs"]
+mod doctor;
 #[path = "whole/emulation.rs"]
 mod emulation;
 #[path = "whole/fidelity.rs"]

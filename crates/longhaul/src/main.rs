@@ -2,6 +2,7 @@
 
 mod cli;
 mod config;
+mod doctor;
 mod far;
 mod place;
 mod service;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod cp;
+mod doctor;
 mod emulate;
 mod key;
 mod mount;
@@ -37,6 +38,7 @@ enum Command {
     Bench(bench::Bench),
     Probe(Box<probe::Probe>),
     Report(report::ReportCommand),
+    Doctor(doctor::Doctor),
     /// Print completions for a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -61,6 +63,7 @@ impl Cli {
             Command::Bench(bench) => bench.run(),
             Command::Probe(probe) => probe.run(),
             Command::Report(report) => report.run(),
+            Command::Doctor(doctor) => doctor.run(),
             Command::Completions { shell } => {
                 let mut text = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "longhaul", &mut text);
