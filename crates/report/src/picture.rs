@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::fontdb::FaceInfo;
 use resvg::usvg::{Options, Tree};
 
 use crate::plot::PlotError;
@@ -19,6 +20,14 @@ pub fn for_file(file: &Path, svg: String) -> Result<Vec<u8>, PlotError> {
     if is_png { png(&svg) } else { Ok(svg.into_bytes()) }
 }
 
+/// Plots ask for a font without serifs, which is Arial unless another is named: many machines do not have that.
+fn sans_serif<'a>(faces: impl Iterator<Item = &'a FaceInfo>) -> Option<String> {
+    const LIKED: [&str; 5] = ["DejaVu Sans", "Noto Sans", "Liberation Sans", "Arial", "Helvetica"];
+    let families: Vec<&str> = faces.flat_map(|face| &face.families).map(|family| family.0.as_str()).collect();
+    let liked = LIKED.into_iter().find(|liked| families.contains(liked));
+    liked.or(families.first().copied()).map(str::to_owned)
+}
+
 fn png(svg: &str) -> Result<Vec<u8>, PlotError> {
     let mut options = Options::default();
     options.fontdb_mut().load_system_fonts();
@@ -26,6 +35,9 @@ fn png(svg: &str) -> Result<Vec<u8>, PlotError> {
         return Err(PlotError::new(
             "this machine has no fonts for PNG; install some (fonts-dejavu-core) or write SVG",
         ));
+    }
+    if let Some(family) = sans_serif(options.fontdb_mut().faces()) {
+        options.fontdb_mut().set_sans_serif_family(family);
     }
     let tree = Tree::from_str(svg, &options).map_err(PlotError::new)?;
     let size = tree.size().to_int_size().scale_by(SCALE).ok_or_else(|| PlotError::new("it has no size"))?;
@@ -45,6 +57,19 @@ mod tests {
     fn the_name_says_what_is_written() {
         assert_eq!(for_file(Path::new("a.svg"), SVG.to_owned()).unwrap(), SVG.as_bytes());
         assert_eq!(for_file(Path::new("png"), SVG.to_owned()).unwrap(), SVG.as_bytes());
+    }
+
+    #[test]
+    fn words_are_set_in_a_font_that_this_machine_has() {
+        let svg = r##"<svg xmlns="http://www.w3.org/2000/svg" width="60" height="20"><text x="2" y="16" font-family="sans-serif" font-size="16" fill="#ff0000">HHH</text></svg>"##;
+        match for_file(Path::new("a.png"), svg.to_owned()) {
+            Ok(bytes) => {
+                let pixels = Pixmap::decode_png(&bytes).unwrap();
+                let red = pixels.pixels().iter().filter(|pixel| pixel.red() > 200).count();
+                assert!(red > 100, "{red} pixels of ink");
+            }
+            Err(error) => assert!(error.to_string().contains("no fonts"), "{error}"),
+        }
     }
 
     #[test]
