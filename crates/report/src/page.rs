@@ -71,7 +71,7 @@ nav ol{margin:1rem 0 0;padding-left:1.4em}
 .record:first-child{margin-top:1.5rem;padding-top:0;border-top:0}
 .short{margin:1.25rem 0 1.5rem;padding:1rem 1.25rem;border-left:3px solid var(--own);background:color-mix(in srgb,var(--own) 6%,transparent)}
 .short ul,.doubts ul,.notes ul{margin:0;padding-left:1.1em}
-.short li{margin:.2em 0;max-width:100ch}
+.short li{margin:.2em 0}
 .short li:first-child{font-weight:600}
 dl{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.2rem 1.25rem;margin:0;font-size:.9rem}
 dt{color:var(--quiet)}

@@ -31,8 +31,7 @@ use crate::terminal::harmless;
   longhaul report --compare before/results.json after/results.json
   longhaul report --baseline kept/results.json --tolerance 3% new/results.json
 
-Exit codes: 0 all was shown; 1 some files were not, each is named, or a figure is worse than the baseline; 2 nothing was shown, or
-could be judged.")]
+Exit codes: 0 all was shown; 1 some files were not, each is named, or a figure is worse than the baseline; 2 nothing was shown, or could be judged.")]
 pub(crate) struct ReportCommand {
     /// Records; `-`: standard input
     #[arg(required_unless_present = "compare", value_name = "FILE")]
