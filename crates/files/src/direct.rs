@@ -163,7 +163,7 @@ pub fn read_at(
     let length: usize = into.iter().map(|part| part.len()).sum();
     let fits = length <= FRAME_PAYLOAD_MAX && offset.is_multiple_of(ALIGNMENT as u64);
     if let Some(direct) = direct.filter(|_| fits)
-        && cached_pages(&buffered, offset, length as u64) == Some(0)
+        && is_uncached(&buffered, offset, length)
         && read_direct(direct, offset, length, into).is_ok()
     {
         return Ok(());
@@ -192,6 +192,11 @@ fn read_direct(fd: impl AsFd, offset: u64, length: usize, into: &mut [IoSliceMut
         }
         Ok(())
     })
+}
+
+/// Whether it is known that none of these bytes are in the page cache.
+pub(crate) fn is_uncached(fd: impl AsFd, offset: u64, length: usize) -> bool {
+    cached_pages(fd, offset, length as u64) == Some(0)
 }
 
 /// How many pages of these bytes are in the page cache; `None`: the kernel does not say (before Linux 6.5), or not to this user.

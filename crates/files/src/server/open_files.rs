@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::coherence::Change;
 use super::operations::path_of;
-use crate::direct::{DirectWrites, read_at, write_all_at};
+use crate::direct::{DirectWrites, is_uncached, read_at, write_all_at};
 use crate::limits::{DIRECT_BYTES_MIN, FILES_OPEN_MAX, WRITE_RANGES_MAX, WRITES_OPEN_MAX};
 use crate::ranges::RangeSet;
 
@@ -30,7 +30,7 @@ pub(super) struct OpenFile {
     direct: OnceLock<Option<OwnedFd>>,
     /// And to read so.
     direct_read: OnceLock<Option<OwnedFd>>,
-    /// Bytes that were there when it was opened: these may be in the page cache, and are overwritten there.
+    /// Bytes that were there when it was opened: these may be in the page cache.
     old_bytes: u64,
 }
 
@@ -118,7 +118,9 @@ impl OpenFile {
             Claim::Refused => return None,
             Claim::Store => {}
         }
-        let pays = offset >= self.old_bytes && data.len() >= DIRECT_BYTES_MIN && how.are_best();
+        let is_long = data.len() >= DIRECT_BYTES_MIN && how.are_best();
+        // Pages that are there would have to be written and thrown away first.
+        let pays = is_long && (offset >= self.old_bytes || is_uncached(&self.fd, offset, data.len()));
         let direct = if pays { self.direct() } else { None };
         let result = how.write_at(&self.fd, direct, offset, data);
         let mut writes = self.lock();
