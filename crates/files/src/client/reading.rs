@@ -2,7 +2,7 @@
 //!
 //! Whoever reads on where the last read ended is taken to go on so. The window, what is fetched ahead, begins small, if
 //! less so for who asks for much at once, and grows when the reader has to wait for bytes that are on their
-//! way, as long as they take no more than a round trip and some: so it becomes what the path holds, the bandwidth times the round trip and some more,
+//! way, as long as they take no more than a few round trips and some: so it becomes what the path holds, the bandwidth times the round trip and some more,
 //! without anybody measuring it.
 
 use std::ops::Range;
@@ -69,9 +69,10 @@ impl Reading {
 
     /// The reader has had to wait for a block that came so long after it was asked for; `most`: that may be kept for it.
     pub(super) fn waited(&mut self, place: u64, took: Duration, round_trip: Duration, most: u64) {
-        // What takes much longer than a round trip stands in a queue: the path is full, and more would keep others waiting.
+        // What takes much longer than a few round trips stands in a queue: the path is full, and more would keep others waiting. Few are
+        // not enough: lanes that begin carry little, and unequal parts of it.
         let may_grow = self.asked_before.is_some_and(|before| place >= before);
-        if !may_grow || took >= round_trip + QUEUED {
+        if !may_grow || took >= 4 * round_trip + QUEUED {
             return;
         }
         let factor = if took < round_trip + QUEUED / 2 { 4 } else { 2 };
@@ -105,7 +106,7 @@ mod tests {
         reading.waited(0, RTT, RTT, SIZE);
         assert_eq!(reading.window, 4 * BLOCK, "the path has not seen so much yet");
         assert_eq!(reading.read(3 * BLOCK, 100, SIZE, SIZE), Plan::Blocks(5..8));
-        reading.waited(5, 2 * RTT, RTT, SIZE);
+        reading.waited(5, 5 * RTT, RTT, SIZE);
         assert_eq!(reading.window, 4 * BLOCK, "the path is full");
         reading.waited(5, RTT, RTT, SIZE);
         assert_eq!(reading.read(5 * BLOCK, 100, SIZE, SIZE), Plan::Blocks(8..22));
@@ -139,7 +140,7 @@ mod tests {
             }
             let bdp = rate * rtt.as_secs_f64();
             let window = reading.window as f64;
-            let most = (4.0 * (bdp + rate * 0.2 + BLOCK as f64))
+            let most = (4.0 * (rate * (4.0 * rtt.as_secs_f64() + 0.1) + BLOCK as f64))
                 .clamp(READ_AHEAD_FIRST as f64, READ_AHEAD_MAX as f64);
             assert!(window >= bdp.min(READ_AHEAD_MAX as f64) && window <= most, "{rate} {rtt_ms} {window}");
             let reached = 20_000.0 * BLOCK as f64 / now;

@@ -308,6 +308,16 @@ mod tests {
             assert_eq!(stored, Some(false));
         }
         assert_eq!(bytes(&file), whole);
+        // Over bytes that were there: in the page cache, and not any more.
+        for number in 1..3 {
+            let open = OpenFile::new(file.try_clone().unwrap().into(), 7, true, None);
+            let data = vec![number as u8; DIRECT_BYTES_MIN + 5];
+            assert_eq!(open.store_piece(number, 4096, &data, &direct), Some(false));
+            let expected = [&whole[..4096], &data, &whole[4096 + data.len()..]].concat();
+            assert!(bytes(&file) == expected, "{number}");
+            file.sync_all().unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
     }
 
     #[test]
