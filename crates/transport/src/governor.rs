@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!            a queue stands                  it is gone                  time to look
-//!   SEARCH -----------------> DRAIN (0.75 B) -----------> CRUISE (0.985 B up) -----> PROBE (1.1 B)
+//!   SEARCH -----------------> DRAIN (0.75 B) -----------> CRUISE (0.985 B) --------> PROBE (1.1 B)
 //!     ^                         |                          ^                           |  |
 //!     |                         | it does not go:          +---------------------------+  |
 //!     |                         v others fill it             no more came through         |
@@ -80,8 +80,6 @@ pub struct Governor {
     readings: VecDeque<(Nanos, PathReading)>,
     standing_ticks: u32,
     compete_for: Duration,
-    /// What is sent while cruising, as a part of that.
-    cruise_gain: f64,
     /// What the cap is raised by so that the intended rate comes through.
     boost: f64,
     lossy: bool,
@@ -97,11 +95,7 @@ pub struct Governor {
 }
 
 const DRAIN_GAIN: f64 = 0.75;
-/// What is left free while cruising, for the queue of the search to drain and none to grow though the rate is known to a hundredth or so.
-/// A queue that grows all the same is seen after two ticks: on a path that is shorter than a tick it cannot become long, and less is
-/// left free there, down to a fifth.
-const CRUISE_MARGIN: f64 = 0.015;
-const CRUISE_MARGIN_PART_MIN: f64 = 0.2;
+const CRUISE_GAIN: f64 = 0.985;
 const PROBE_GAIN: f64 = 1.1;
 const FIRST_PROBE_GAIN: f64 = 1.25;
 
@@ -156,7 +150,6 @@ impl Default for Governor {
             readings: VecDeque::new(),
             standing_ticks: 0,
             compete_for: COMPETE_MIN,
-            cruise_gain: 1.0 - CRUISE_MARGIN,
             boost: 1.0,
             lossy: false,
             peak: 0.0,
@@ -184,8 +177,6 @@ impl Governor {
             self.readings.pop_front();
         }
         let round = reading.min_rtt.max(TICK_MIN);
-        let part = reading.min_rtt.as_secs_f64() / TICK_MIN.as_secs_f64();
-        self.cruise_gain = 1.0 - CRUISE_MARGIN * part.clamp(CRUISE_MARGIN_PART_MIN, 1.0);
         let rate = self.rate_over(now, round);
         self.standing_ticks = if queue_stands(&reading) { self.standing_ticks + 1 } else { 0 };
         let standing = self.standing_ticks >= STANDING_TICKS;
@@ -268,7 +259,7 @@ impl Governor {
                 if standing {
                     // The path has become narrower, or the estimate was too high: what comes through is the truth.
                     let best = self.best_rate(now, round);
-                    let is_less = best > 0.0 && best < self.bandwidth * self.cruise_gain;
+                    let is_less = best > 0.0 && best < self.bandwidth * CRUISE_GAIN;
                     if is_less {
                         self.bandwidth = best;
                     }
@@ -309,13 +300,13 @@ impl Governor {
         match self.state {
             State::Search | State::Compete { .. } => None,
             State::Drain { .. } => Some(DRAIN_GAIN),
-            State::Cruise { .. } => Some(self.cruise_gain),
+            State::Cruise { .. } => Some(CRUISE_GAIN),
             State::Probe { since, gain, .. } if now - since < nanos(round) => Some(gain),
             // Gives back what the probe may have queued.
             State::Probe { since, gain, .. } if now - since < nanos(round * 2) => {
-                Some(2.0 * self.cruise_gain - gain)
+                Some(2.0 * CRUISE_GAIN - gain)
             }
-            State::Probe { .. } => Some(self.cruise_gain),
+            State::Probe { .. } => Some(CRUISE_GAIN),
         }
     }
 
@@ -324,7 +315,7 @@ impl Governor {
         if standing {
             self.boost = 1.0 + (self.boost - 1.0) / 2.0;
         } else if matches!(self.state, State::Cruise { since, .. } if now - since > nanos(round * 2)) {
-            let shortfall = self.cruise_gain - rate / self.bandwidth;
+            let shortfall = CRUISE_GAIN - rate / self.bandwidth;
             let ticks_per_round = round.as_secs_f64() / self.tick().as_secs_f64();
             self.boost = (self.boost + shortfall * 0.3 / ticks_per_round).clamp(1.0, BOOST_MAX);
         }
@@ -344,7 +335,7 @@ impl Governor {
         if calm && reading.retransmitted > before {
             self.last_random_loss = now;
         }
-        if !calm || rate > self.bandwidth * (self.cruise_gain - SHORTFALL) {
+        if !calm || rate > self.bandwidth * (CRUISE_GAIN - SHORTFALL) {
             self.last_in_full = now;
         }
         let lost_lately = self.last_random_loss > 0 && now - self.last_random_loss < nanos(round * 4);

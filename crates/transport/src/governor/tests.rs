@@ -132,17 +132,6 @@ fn a_gigabit_at_300_ms_is_used_without_a_queue() {
 }
 
 #[test]
-fn a_short_path_is_used_almost_whole() {
-    for rtt_ms in [1.0, 3.3, 4.0] {
-        let mut path = Bottleneck::new(941.0, rtt_ms, 4.0, 0.0);
-        let (share, queue) = run(&mut path, &mut Governor::default(), 60.0, 0.0);
-        assert!(share > 0.985, "{rtt_ms} ms: {share}");
-        let queue_ms = queue * rtt_ms;
-        assert!(queue_ms < 1.0, "{rtt_ms} ms: {queue_ms} ms of queue");
-    }
-}
-
-#[test]
 fn a_host_that_stalls_again_and_again_at_the_start_is_no_queue() {
     let mut path = Bottleneck::new(10_000.0, 300.0, 1.0, 0.0);
     let mut governor = Governor::default();
