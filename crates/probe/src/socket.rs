@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use longhaul_transport::socket::set_int;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 // linux/udp.h
@@ -76,25 +77,6 @@ impl Options {
     pub(crate) fn set_udp(&self, socket: &impl AsFd) -> Result<(), Refused> {
         self.set_common(socket)
     }
-}
-
-pub(crate) fn set_int(
-    socket: &impl AsFd,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    // SAFETY: `value` is plain data that outlives the call, and its true size is given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// A socket for `to`.

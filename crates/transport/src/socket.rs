@@ -112,6 +112,19 @@ fn set<T>(socket: &impl AsFd, level: libc::c_int, option: libc::c_int, value: T)
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Sets an option that is a number.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub fn set_int(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    set(socket, level, option, value)
+}
+
 /// How lanes' sockets are set up on this host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneSocketOptions {

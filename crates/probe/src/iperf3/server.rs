@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use longhaul_transport::socket::TcpInfo;
+use longhaul_transport::socket::{TcpInfo, set_int};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{SocketType, sockopt};
 
@@ -441,7 +441,7 @@ impl Test<'_> {
     /// the test before has asked for.
     fn prepare_listener(&mut self, parameters: &Parameters) -> Result<(), ServerError> {
         let mss = parameters.mss.cast_signed();
-        socket::set_int(&self.door.listener, libc::IPPROTO_TCP, libc::TCP_MAXSEG, mss)
+        set_int(&self.door.listener, libc::IPPROTO_TCP, libc::TCP_MAXSEG, mss)
             .map_err(|error| self.refuse(REFUSED_STREAM, format!("segments of {mss} bytes: {error}")))
     }
 
