@@ -17,6 +17,7 @@ pub mod io;
 pub mod kept;
 pub mod markup;
 pub mod page;
+pub mod palette;
 pub mod picture;
 pub mod plain;
 pub mod plot;

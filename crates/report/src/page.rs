@@ -5,8 +5,9 @@
 
 use std::fmt::Write;
 
-use crate::chart::{Chart, DARK, LIGHT, Palette, page_colours, style};
+use crate::chart::Chart;
 use crate::markup::escaped;
+use crate::palette::{DARK, LIGHT, Palette, page_colours, style};
 use crate::sheet::{Cell, MARKS, Part, Sheet, Table, Tone};
 
 /// A record and the name of its file.

@@ -3,7 +3,8 @@
 use super::{
     Cell, Part, Sheet, Table, Tone, doubt, every_run, facts, left_out, link_command, once, trust_in_words,
 };
-use crate::chart::{Bar, Bars, Chart, colours};
+use crate::chart::{Bar, Bars, Chart};
+use crate::palette::colours;
 use crate::record::{End, OURS, Report, Run, Scenario};
 use crate::series::{Better, Series, Value};
 use crate::summary::Summary;

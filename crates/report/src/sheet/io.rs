@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{Cell, Part, Sheet, Table, Tone, code, every_run, facts, left_out, size_of_call, trust_in_words};
-use crate::chart::{Chart, Line, Lines, Look, Over, colours, with_deviation};
+use crate::chart::{Chart, Line, Lines, Look, Over, with_deviation};
 use crate::io::{Io, Pattern, Place, Run, published, published_line};
+use crate::palette::colours;
 use crate::record::OURS;
 use crate::series::{Better, Series, Value};
 use crate::table::significant;
