@@ -18,6 +18,7 @@ mod emulator;
 mod environment;
 mod file_io;
 mod file_system;
+mod iperf3;
 mod limited;
 mod link;
 mod model;

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use crate::iperf3::Ended;
 use crate::limited::{Limited, Words, check_interrupt, last_words};
 use crate::link::Host;
 use crate::pair::Pair;
@@ -174,34 +175,11 @@ fn wait_for_listener(server: &mut Limited, log: &Path) -> anyhow::Result<()> {
 
 /// What a record of iperf3's form says.
 fn read(json: &str) -> anyhow::Result<Run> {
-    #[derive(Deserialize)]
-    struct Said {
-        end: Ended,
-        error: Option<String>,
-    }
-    #[derive(Deserialize, Default)]
-    struct Ended {
-        sum_sent: Option<Sum>,
-        sum_received: Option<Sum>,
-        cpu_utilization_percent: Option<Processor>,
-    }
-    #[derive(Deserialize)]
-    struct Sum {
-        bytes: u64,
-        seconds: f64,
-        packets: Option<u64>,
-        lost_packets: Option<i64>,
-    }
-    #[derive(Deserialize)]
-    struct Processor {
-        host_total: f64,
-        remote_total: f64,
-    }
-    let said: Said = serde_json::from_str(json)?;
-    let (Some(sent), Some(received), Some(processor), None) =
-        (said.end.sum_sent, said.end.sum_received, said.end.cpu_utilization_percent, &said.error)
+    let end = Ended::of(json)?;
+    let (Some(sent), Some(received), Some(processor)) =
+        (end.sum_sent, end.sum_received, end.cpu_utilization_percent)
     else {
-        bail!("{}", said.error.unwrap_or_else(|| "no sums".to_owned()));
+        bail!("no sums");
     };
     let packets_sent = sent.packets.unwrap_or(0);
     let lost = received.lost_packets.unwrap_or(0).max(0).cast_unsigned();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use longhaul_emulator::processors::Processors;
 use longhaul_report::{End, Run, Verdict};
-use serde::Deserialize;
 
+use crate::iperf3::Ended;
 use crate::limited::{Limited, Words, check_interrupt, last_words, rest};
 use crate::link::{Between, Host, Network, checked};
 use crate::pair::DEVICE;
@@ -142,25 +142,8 @@ impl Stream {
 
 /// Payload that has arrived, as `iperf3 --json` tells it.
 fn iperf3_result(json: &str) -> anyhow::Result<Measured> {
-    #[derive(Deserialize)]
-    struct Said {
-        end: Ended,
-        error: Option<String>,
-    }
-    #[derive(Deserialize, Default)]
-    struct Ended {
-        sum_received: Option<Sum>,
-    }
-    #[derive(Deserialize)]
-    struct Sum {
-        bytes: u64,
-        seconds: f64,
-    }
-    let said: Said = serde_json::from_str(json)?;
-    match (said.error, said.end.sum_received) {
-        (None, Some(sum)) => Ok(Measured { bytes: sum.bytes, seconds: sum.seconds }),
-        (error, _) => bail!("{}", error.unwrap_or_else(|| "no sum of what was received".to_owned())),
-    }
+    let sum = Ended::of(json)?.sum_received.context("no sum of what was received")?;
+    Ok(Measured { bytes: sum.bytes, seconds: sum.seconds })
 }
 
 /// Far sends zeros to near over both connections; what arrives is counted at near's interface.
@@ -257,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_iperf3_says() {
-        let text = r#"{"start":{},"intervals":[],"end":{"streams":[],"sum_sent":{"bytes":9},
+        let text = r#"{"start":{},"intervals":[],"end":{"streams":[],"sum_sent":{"bytes":9,"seconds":2.5},
             "sum_received":{"start":0,"end":2.5,"seconds":2.5,"bytes":1000,"bits_per_second":3200.0}}}"#;
         let found = iperf3_result(text).unwrap();
         assert_eq!((found.bytes, found.seconds), (1000, 2.5));
