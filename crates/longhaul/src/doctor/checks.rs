@@ -302,15 +302,15 @@ fn aes(host: &Host) -> Finding {
         Some(true) => Finding::fine(
             "AES instructions",
             "the CPU has them",
-            "a core seals some 27 Gbit/s with AES-128-GCM (openssl speed, one core of a Xeon)",
+            "encryption costs less than the copies do",
         ),
         Some(false) => Finding::fine(
             "AES instructions",
             "the CPU does not have them",
-            "a core seals about 2.5 Gbit/s with AES-128-GCM without them, and some 27 with them (openssl speed, one core of a Xeon)",
+            "without them encryption costs more than all the rest and is the limit; `openssl speed -evp aes-128-gcm` tells what a core seals",
         )
         .slower("in a virtual machine: pass the host's CPU through (-cpu host)"),
-        None => Finding::fine("AES instructions", "not known", "a tenth of the speed of encryption depends on it").unknown(),
+        None => Finding::fine("AES instructions", "not known", "the speed of encryption depends on it").unknown(),
     }
 }
 
