@@ -1,19 +1,18 @@
 //! How many bytes reach the disk, and come from it: past the page cache where that is better, else through it.
-#![allow(unsafe_code)]
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use longhaul_transport::limits::{ALIGNMENT, FRAME_PAYLOAD_MAX};
-use nix::libc;
 use rustix::io::Errno;
 
 use crate::Dir;
+use crate::cached::is_uncached;
 use crate::dir::is_on_local_disk;
 use crate::lease::FileId;
 use crate::limits::{DIRECT_READ_FILE_MIN, DIRECT_READS_KNOWN_MAX};
@@ -194,34 +193,6 @@ fn read_direct(fd: impl AsFd, offset: u64, length: usize, into: &mut [IoSliceMut
     })
 }
 
-/// Whether it is known that none of these bytes are in the page cache.
-pub(crate) fn is_uncached(fd: impl AsFd, offset: u64, length: usize) -> bool {
-    cached_pages(fd, offset, length as u64) == Some(0)
-}
-
-/// How many pages of these bytes are in the page cache; `None`: the kernel does not say (before Linux 6.5), or not to this user.
-fn cached_pages(fd: impl AsFd, offset: u64, length: u64) -> Option<u64> {
-    /// `struct cachestat_range`.
-    #[repr(C)]
-    struct Range {
-        offset: u64,
-        length: u64,
-    }
-    /// `struct cachestat`: pages that are there, dirty, being written, evicted, and evicted lately.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Pages([u64; 5]);
-
-    let (range, mut pages) = (Range { offset, length }, Pages::default());
-    // SAFETY: the kernel reads one structure, and writes the other, of the lengths that cachestat(2) has.
-    let result =
-        unsafe { libc::syscall(SYS_CACHESTAT, fd.as_fd().as_raw_fd(), &raw const range, &raw mut pages, 0) };
-    (result == 0).then_some(pages.0[0])
-}
-
-/// The same on all architectures.
-const SYS_CACHESTAT: libc::c_long = 451;
-
 /// As preadv(2), all of it.
 ///
 /// # Errors
@@ -274,13 +245,6 @@ mod tests {
             &mut [IoSliceMut::new(&mut part)],
         );
         assert_eq!(past.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        // What is there is counted, where the kernel does that.
-        forget();
-        if let Some(pages) = cached_pages(file.as_file(), 0, 4096) {
-            read_all_at(file.as_file(), &mut [IoSliceMut::new(&mut part)], 0).unwrap();
-            let after = cached_pages(file.as_file(), 0, 4096);
-            assert!(pages <= 1 && after == Some(1), "{pages} {after:?}");
-        }
     }
 
     #[test]

@@ -19,6 +19,7 @@
 
 pub mod access;
 pub mod attr;
+mod cached;
 pub mod client;
 pub mod dir;
 pub mod direct;

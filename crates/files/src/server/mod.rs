@@ -8,6 +8,7 @@
 mod caller;
 mod coherence;
 mod grace;
+mod listing;
 mod locking;
 mod nodes;
 mod open_files;

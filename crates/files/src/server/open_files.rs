@@ -11,7 +11,8 @@ use rustix::io::Errno;
 
 use super::coherence::Change;
 use super::operations::path_of;
-use crate::direct::{DirectWrites, is_uncached, read_at, write_all_at};
+use crate::cached::is_uncached;
+use crate::direct::{DirectWrites, read_at, write_all_at};
 use crate::limits::{DIRECT_BYTES_MIN, FILES_OPEN_MAX, WRITE_RANGES_MAX, WRITES_OPEN_MAX};
 use crate::ranges::RangeSet;
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::AtomicU64;
@@ -11,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RawDir, RawDirEntry, RenameFlags, SeekFrom,
-    Statx, Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Statx, Timespec,
+    Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -24,13 +23,13 @@ use super::open_files::{OpenFile, OpenFiles, Sending};
 use crate::direct::{DirectReads, DirectWrites};
 use crate::lease::{Client, FileId};
 use crate::limits::{
-    INLINE_BYTES_MAX, LISTING_BYTES, NAME_LOCKS, READ_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+    INLINE_BYTES_MAX, NAME_LOCKS, READ_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use crate::message::{
     Acquire, Acquired, Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created,
-    FileSystem, Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Listed, Listing, Lookup, Loser, Make,
-    NewTime, Node, Nothing, Open, Opened, Read, ReadDir, ReadLink, Reclaim, Reclaimed, Remove, RemoveXattr,
-    Rename, SESSION_OVER, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Write,
+    FileSystem, Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Lookup, Loser, Make, NewTime, Node,
+    Nothing, Open, Opened, Read, ReadLink, Reclaim, Reclaimed, Remove, RemoveXattr, Rename, SESSION_OVER,
+    Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Write,
 };
 use crate::name::Name;
 use crate::pages::Use;
@@ -64,15 +63,6 @@ pub(super) struct Mounted {
 pub(super) struct Touched {
     pub(super) files: Vec<FileId>,
     pub(super) dirs: Vec<FileId>,
-}
-
-/// What a directory holds under a name.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) name: Bytes,
-    pub(super) kind: FileType,
-    /// Where to go on after it.
-    pub(super) next: u64,
 }
 
 /// Operations that change names in the same directory are carried out one after the other: what has a name does not
@@ -201,7 +191,7 @@ impl Mounted {
     }
 
     /// The directory, if changes that are made directly in it will be noticed.
-    fn watched_dir(&self, dir: u64) -> Result<Option<FileId>, Errno> {
+    pub(super) fn watched_dir(&self, dir: u64) -> Result<Option<FileId>, Errno> {
         let file = self.nodes.file(dir)?;
         Ok(self.coherence.watch_file(file, &*self.nodes.fd(dir)?).then_some(file))
     }
@@ -218,7 +208,7 @@ impl Mounted {
     }
 
     /// The same in a directory that is open. `watched`: it is that, and changes in it are noticed.
-    fn named(
+    pub(super) fn named(
         &self,
         dir: &OwnedFd,
         parent: u64,
@@ -271,7 +261,7 @@ impl Mounted {
     }
 
     /// The client does not hear of a node that it was to be told of: what is to come of it is an error.
-    fn untell(&self, node: u64) {
+    pub(super) fn untell(&self, node: u64) {
         self.forget_node(node, 1);
     }
 
@@ -566,7 +556,7 @@ impl Mounted {
         Ok(Nothing {})
     }
 
-    fn open_dir(&self, node: u64, more: OFlags) -> Result<OwnedFd, Errno> {
+    pub(super) fn open_dir(&self, node: u64, more: OFlags) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // By `.` in it only those could who may look names up in it.
         rustix::fs::openat(CWD, path_of(&*self.nodes.fd(node)?), flags | more, Mode::empty())
@@ -577,97 +567,6 @@ impl Mounted {
         self.close_locks(ask.file, file.node);
         self.nodes.closed(file.node);
         Ok(Nothing {})
-    }
-
-    pub(super) fn read_dir(&self, ask: ReadDir, grants: &mut Vec<Grant>) -> Result<Listing, Errno> {
-        let dir = match ask.unasked {
-            // Only its owner may.
-            true => self
-                .open_dir(ask.node, OFlags::NOATIME)
-                .or_else(|_| self.open_dir(ask.node, OFlags::empty()))?,
-            false => self.open_dir(ask.node, OFlags::empty())?,
-        };
-        self.grant_node(ask.node, grants)?;
-        let watched = self.watched_dir(ask.node)?;
-        // Places in a directory are the file system's own, and may be any number of 63 bits.
-        rustix::fs::seek(&dir, SeekFrom::Start(ask.from & i64::MAX as u64))?;
-        let mut buffer = [MaybeUninit::uninit(); 16 << 10];
-        let mut entries = RawDir::new(&dir, &mut buffer);
-        let found = std::iter::from_fn(|| {
-            let found = |entry: RawDirEntry<'_>| Found {
-                name: Bytes::copy_from_slice(entry.file_name().to_bytes()),
-                kind: entry.file_type(),
-                next: entry.next_entry_cookie(),
-            };
-            entries.next().map(|entry| entry.map(found))
-        });
-        self.list(ask, &dir, watched, found, grants)
-    }
-
-    /// A listing of what was found in a directory, as much as one message holds.
-    pub(super) fn list(
-        &self,
-        ask: ReadDir,
-        dir: &OwnedFd,
-        watched: Option<FileId>,
-        found: impl Iterator<Item = Result<Found, Errno>>,
-        grants: &mut Vec<Grant>,
-    ) -> Result<Listing, Errno> {
-        let mut listing = Listing::default();
-        let listed = self.list_into(ask, dir, watched, found, &mut listing, grants);
-        if listed.is_err() {
-            let told = listing.entries.iter().filter_map(|entry| entry.attr);
-            told.for_each(|attr| self.untell(attr.node));
-        }
-        listed.map(|()| listing)
-    }
-
-    fn list_into(
-        &self,
-        ask: ReadDir,
-        dir: &OwnedFd,
-        watched: Option<FileId>,
-        found: impl Iterator<Item = Result<Found, Errno>>,
-        listing: &mut Listing,
-        grants: &mut Vec<Grant>,
-    ) -> Result<(), Errno> {
-        let mut failure = None;
-        let mut bytes = 0;
-        for entry in found {
-            let Found { name: raw, kind, next } = entry?;
-            let mut unseen = 0;
-            let attr = match Name::new(&raw) {
-                // Its attributes are not asked for: they are another directory's.
-                Err(_) if *raw == *b"." || *raw == *b".." => None,
-                Err(_) => continue, // too long for a client
-                Ok(name) => match self.named(dir, ask.node, watched, &name, grants) {
-                    Ok(attr) => Some(attr),
-                    Err(Errno::NOENT) => continue, // gone since
-                    // One that cannot be looked at does not take the others with it.
-                    Err(_) if ask.all_names && kind != FileType::Unknown => {
-                        unseen = kind.as_raw_mode();
-                        None
-                    }
-                    Err(error) => {
-                        failure = Some(error);
-                        continue;
-                    }
-                },
-            };
-            let listed = Listed { name: raw, attr, next, kind: unseen };
-            bytes += prost::Message::encoded_len(&listed) + GRANT_BYTES;
-            listing.entries.push(listed);
-            if bytes > LISTING_BYTES {
-                return Ok(());
-            }
-        }
-        listing.at_end = true;
-        let is_some = |entry: &Listed| entry.attr.is_some() || entry.kind != 0;
-        let some = listing.entries.iter().any(is_some) || ask.from != 0;
-        match failure {
-            Some(error) if !some => Err(error),
-            _ => Ok(()),
-        }
     }
 
     pub(super) fn stat_fs(&self, ask: StatFs) -> Result<FileSystem, Errno> {
@@ -825,9 +724,6 @@ impl Mounted {
         Ok(Count { count: count as u64 })
     }
 }
-
-/// A grant as it travels, with what is said around it, at most.
-const GRANT_BYTES: usize = 28;
 
 /// What one copy at the server takes on, so that the thread comes back in a moment.
 const COPY_BYTES_MAX: u64 = 64 << 20;

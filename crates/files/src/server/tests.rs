@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use rustix::fs::{FileType, OFlags};
 
-use super::operations::Found;
+use super::listing::Found;
 use super::*;
 use crate::message::{
     Allocate, Close, CopyRange, Count, Create, Created, Forget, Forgotten, GetAttr, Link, Lookup, Make, Node,
