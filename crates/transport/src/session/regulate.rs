@@ -1,7 +1,7 @@
 //! What a session does ten to fifty times a second: read the kernel's words, tune the number of lanes, pace them together,
 //! replace lanes that hang.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -109,7 +109,7 @@ pub(super) async fn run(shared: Arc<Shared>, first_lanes: usize, is_client: bool
         tuned_at: None,
         asked: 0,
         paced: None,
-        bbr: true,
+        cubic: BTreeSet::new(),
         is_client,
     };
     let mut demand = false;
@@ -132,8 +132,8 @@ struct Regulation {
     asked: usize,
     /// Bytes per second that each lane was last allowed, and the newest of them: it has not been told anything yet.
     paced: Option<(u64, Option<LaneId>)>,
-    /// Lanes run BBR, as new ones do.
-    bbr: bool,
+    /// Lanes that run CUBIC. New ones run BBR.
+    cubic: BTreeSet<LaneId>,
     is_client: bool,
 }
 
@@ -191,8 +191,9 @@ impl Regulation {
             self.governor.cap()
         };
         self.pace(shared, &statuses, &infos, cap);
-        self.choose_congestion_control(&statuses);
-        if waiting + under_way == 0 {
+        let idle = waiting + under_way == 0;
+        self.choose_congestion_control(&statuses, &infos, idle);
+        if idle {
             return false;
         }
         // An idle lane may now take over an overdue piece.
@@ -243,14 +244,29 @@ impl Regulation {
         }
     }
 
-    fn choose_congestion_control(&mut self, statuses: &[Arc<LaneStatus>]) {
-        let bbr = self.governor.wants_bbr();
-        if self.bbr != bbr {
-            tracing::debug!(bbr, "congestion control changes");
-            self.bbr = bbr;
-            for lane in statuses {
-                set_congestion_control(&lane.tcp, bbr);
+    /// As the governor says; but who is idle runs BBR, and until it has sent again. From others the kernel takes the window
+    /// when they have sent nothing for a retransmission timeout (tcp_slow_start_after_idle, RFC 5681 section 4.1), and
+    /// they would begin anew with ten packets, which on a long path takes a second. Here the cap that they are paced by
+    /// keeps their first packets from coming as a burst, which is what that rule is for.
+    fn choose_congestion_control(
+        &mut self,
+        statuses: &[Arc<LaneStatus>],
+        infos: &BTreeMap<LaneId, TcpInfo>,
+        idle: bool,
+    ) {
+        let wants_bbr = idle || self.governor.wants_bbr();
+        self.cubic.retain(|id| infos.contains_key(id));
+        for lane in statuses {
+            let Some(info) = infos.get(&lane.id) else { continue };
+            let is_cubic = self.cubic.contains(&lane.id);
+            if wants_bbr && is_cubic {
+                self.cubic.remove(&lane.id);
+            } else if !wants_bbr && !is_cubic && info.unacked > 0 {
+                self.cubic.insert(lane.id);
+            } else {
+                continue;
             }
+            set_congestion_control(&lane.tcp, wants_bbr);
         }
     }
 
