@@ -14,10 +14,12 @@ use clap::{Args, ValueEnum};
 use longhaul_report::{LeftOut, Report, Scenario, table};
 
 use crate::course::{self, Course, Heat};
-use crate::data::{Data, LinuxSource, memory};
+use crate::data::{Data, memory};
 use crate::link::{Between, LinkShape, STANDARD_LINKS};
+use crate::linux_source::LinuxSource;
 use crate::places::Places;
 use crate::tool::{Tool, how_to_install, missing, packages};
+use crate::turn::in_turn;
 use crate::{environment, show};
 
 /// Copy over emulated links with longhaul, scp, rsync, rclone, aria2c and xrdcp, in one series
@@ -94,7 +96,7 @@ impl CopyBench {
         };
         let report = Report::new("Copies over long links", environment);
         let made = self.scenarios(&series, &scratch, report);
-        crate::server::remove(&memory("bench"))?;
+        crate::file::remove(&memory("bench"))?;
         series.course.tidy()?;
         let report = made?;
         show::print_out(&table::report(&report))?;
@@ -220,28 +222,5 @@ impl Series {
         show::record(&self.out.join("results.json"), &report.to_json()?)?;
         show::write(&self.out.join("results.md"), &table::report(report))?;
         show::draw_bars(report, &self.out)
-    }
-}
-
-/// What runs in a round, in its order: each round begins one further.
-pub(crate) fn in_turn<T: Copy>(all: &[T], round: u32) -> Vec<T> {
-    let mut turned = all.to_vec();
-    if !turned.is_empty() {
-        turned.rotate_left((round as usize - 1) % all.len());
-    }
-    turned
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_tool_comes_first_once() {
-        let tools = [Tool::Longhaul, Tool::Scp, Tool::Rsync];
-        let firsts: Vec<Tool> = (1..=3).map(|round| in_turn(&tools, round)[0]).collect();
-        assert_eq!(firsts, tools);
-        assert_eq!(in_turn(&tools, 4), tools);
-        assert!(in_turn::<Tool>(&[], 2).is_empty());
     }
 }

@@ -8,8 +8,9 @@ use clap::Args;
 use longhaul_report::{End, Report, Scenario, table};
 
 use crate::course::{self, Course, Heat};
-use crate::data::{Data, LinuxSource};
+use crate::data::Data;
 use crate::link::{Between, LinkShape};
+use crate::linux_source::LinuxSource;
 use crate::tool::{Tool, how_to_install, missing, packages};
 use crate::{environment, show};
 

@@ -23,11 +23,11 @@ use longhaul_report::emulator::{Case, Finding, Trial};
 
 use self::cases::{Experiment, Name, Over};
 use self::stage::{Observed, Stage};
-use crate::bench::in_turn;
+use crate::file::remove;
 use crate::limited::check_interrupt;
 use crate::places::Places;
-use crate::server::remove;
 use crate::tool::{Package, how_to_install, missing};
+use crate::turn::in_turn;
 use crate::{environment, show};
 
 /// Measure the link emulator itself: what it carries, and how true it is to its settings

@@ -3,25 +3,20 @@
 //! In each round each file system has a network, a server and a mount of its own, in an order that turns; what is done with
 //! the mount is `longhaul bench io`, the same for all. The record is written after every link.
 
-use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
 use bytesize::ByteSize;
 use clap::Args;
-use longhaul_report::io::{Io, Place, System};
-use longhaul_report::{LeftOut, plot};
+use longhaul_report::io::Io;
+use longhaul_report::plot;
 
-use crate::bench::in_turn;
-use crate::data::Data;
-use crate::file_system::{FileSystem, quoted};
-use crate::limited::{Limited, Words, last_words};
-use crate::link::{Between, Host, LinkShape, Network};
+use crate::file::remove;
+use crate::file_system::FileSystem;
+use crate::link::LinkShape;
+use crate::mounted::Mounts;
 use crate::places::Places;
-use crate::server::{Access, Server, remove};
+use crate::server::Access;
 use crate::{environment, show};
 
 /// Write and read files on mounts over emulated links: longhaul, sshfs, rclone mount and GlusterFS, in one series
@@ -63,19 +58,6 @@ pub(crate) struct IoBench {
     places: Places,
 }
 
-/// What is there to be read after mounting.
-const THERE: &str = "there";
-
-struct Series {
-    access: Access,
-    scratch: PathBuf,
-    lengths: Vec<ByteSize>,
-    patterns: Vec<String>,
-    rounds: u32,
-    size: u64,
-    limit: u64,
-}
-
 impl IoBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let longhaul = self.places.longhaul()?;
@@ -98,10 +80,10 @@ impl IoBench {
         let scratch = self.places.scratch().join("io");
         fs::create_dir_all(&scratch)?;
         let scratch = scratch.canonicalize()?;
-        let series = Series {
+        let series = Mounts {
             access: Access::prepare(&scratch.join("access"), &longhaul)?,
             scratch,
-            lengths,
+            lengths: lengths.iter().map(ByteSize::as_u64).collect(),
             patterns: self.patterns.clone(),
             rounds: self.rounds.unwrap_or(quick(1, 3) as u32),
             size: self.size.map_or(quick(16 << 20, 256 << 20), |size| size.as_u64()),
@@ -125,118 +107,5 @@ impl IoBench {
             place.runs.iter().filter(ours)
         });
         Ok(if own.any(|run| run.failure.is_some()) { ExitCode::from(1) } else { ExitCode::SUCCESS })
-    }
-}
-
-impl Series {
-    fn place(&self, link: &LinkShape, systems: &[FileSystem]) -> anyhow::Result<Place> {
-        let (served, at) = (self.scratch.join("far"), self.scratch.join("near"));
-        for directory in [&served, &at] {
-            remove(directory)?;
-            fs::create_dir_all(directory)?;
-        }
-        let there = Data::random(&served, self.size)?;
-        fs::rename(there.source(), served.join(THERE))?;
-        let mut place = Place {
-            name: link.name().to_owned(),
-            link: Some(link.record()),
-            file_bytes: self.size,
-            limit_seconds: self.limit as f64,
-            systems: Vec::new(),
-            left_out: Vec::new(),
-            runs: Vec::new(),
-            verdicts: Vec::new(),
-        };
-        for system in systems {
-            let command = system.command(&self.access, &served, &at);
-            let hidden = |word: String| word.replace(&*self.scratch.to_string_lossy(), "SCRATCH");
-            let program = self.access.longhaul().to_string_lossy();
-            let command =
-                command.into_iter().map(|word| hidden(word.replace(&*program, "longhaul"))).collect();
-            let encrypted = system.is_encrypted();
-            place.systems.push(System { name: system.name().to_owned(), encrypted, command });
-        }
-        for round in 1..=self.rounds {
-            for system in in_turn(systems, round) {
-                eprintln!("{}, round {round}: {}", link.name(), system.name());
-                match self.once(link, system, &served, &at, round, &mut place) {
-                    Ok(()) => {}
-                    Err(error) if system == FileSystem::Longhaul => return Err(error),
-                    Err(error) => {
-                        let reason = format!("round {round}: {error:#}");
-                        place.left_out.push(LeftOut { tool: system.name().to_owned(), reason });
-                    }
-                }
-            }
-        }
-        Ok(place)
-    }
-
-    fn once(
-        &self,
-        link: &LinkShape,
-        system: FileSystem,
-        served: &Path,
-        at: &Path,
-        round: u32,
-        place: &mut Place,
-    ) -> anyhow::Result<()> {
-        let network = Network::up(self.access.longhaul(), Between::Link(link), round)?;
-        let start = |server: Server| server.start(&network, &self.access, served);
-        let server = system.server().map(start).transpose()?;
-        let mount = system.script(&self.access, served, at)?;
-        // Everything in one shell, which has the mount in its own tree.
-        let remount = format!("umount \"$DIR\" && {mount}");
-        let mut bench = vec![
-            quoted(&self.access.longhaul().display().to_string()),
-            format!("bench io {}={}", quoted(system.name()), quoted(&at.display().to_string())),
-            format!("--json --rounds 1 --size {} --limit {} --read {THERE}", self.size, self.limit),
-            format!("--remount {}", quoted(&remount)),
-        ];
-        bench.extend(self.lengths.iter().map(|length| format!("--length {}", length.as_u64())));
-        bench.extend(self.patterns.iter().map(|pattern| format!("--pattern {}", quoted(pattern))));
-        let script = format!(
-            "{mount} || exit 3; {}; code=$?; umount {}; exit $code",
-            bench.join(" "),
-            quoted(&at.display().to_string()),
-        );
-        let words: Vec<OsString> = ["sh", "-c", &script].map(OsString::from).to_vec();
-        let (said, log) = (self.scratch.join("said.json"), self.scratch.join("log"));
-        let words_to = Words::Apart { out: &said, err: &log };
-        let mut measuring = Limited::start(&mut network.command(Host::Near, &words), words_to)?;
-        let ended = measuring.wait(LIMIT)?;
-        let verdict = network.verdict();
-        drop((measuring, server, network));
-        let complaint = || last_words(&log);
-        let text = fs::read_to_string(&said).unwrap_or_default();
-        if ended.status.is_none() || text.is_empty() {
-            bail!("nothing was measured: {}", complaint());
-        }
-        let measured = Io::from_json(&text).with_context(complaint)?;
-        for mut run in measured.places.into_iter().flat_map(|place| place.runs) {
-            run.round = round;
-            if let Some(rate) = run.mbps() {
-                eprintln!("    {:<16}  {:>9}  {rate:>7.0} Mbit/s", run.pattern.to_string(), run.length);
-            }
-            place.runs.push(run);
-        }
-        place.verdicts.push(verdict);
-        Ok(())
-    }
-}
-
-/// All runs of one file system in one round; each has a limit of its own.
-const LIMIT: Duration = Duration::from_secs(3600);
-
-#[cfg(test)]
-mod tests {
-    use longhaul_report::io::Pattern;
-
-    #[test]
-    fn patterns_are_called_as_in_the_record() {
-        let names = ["create-write", "overwrite", "read-after-mount", "read-after-write"];
-        for (name, pattern) in names.iter().zip(Pattern::ALL) {
-            assert_eq!(serde_json::to_string(&pattern).unwrap(), format!("\"{name}\""));
-        }
     }
 }

@@ -4,43 +4,36 @@
 //! links that the product emulates, and keeps every raw run in a record of `longhaul-report`. Nothing here is part of the
 //! product.
 //!
-//! Map: [`bench`], [`file_io`], [`names`], [`targets`], [`emulator`], [`model`], [`netem`], [`path`] and [`demo`] are the commands; [`course`] runs one tool
-//! once over a link and judges the outcome; [`tool`] knows each rival, [`file_system`] those that are mounted, [`server`] what serves it, [`stream`] what the
-//! machine carries without a copy; [`link`] is the emulated network, [`pair`] one without an emulator, [`probe`] what
-//! [`netem`] runs on its hosts, [`data`] what is copied, [`limited`] a command under a time limit, [`usage`] what it takes
-//! of the machine, [`profile`] in which functions, [`environment`] the machine.
+//! Map: [`bench`], [`file_io`], [`names`], [`targets`], [`emulator`], [`model`], [`netem`], [`path`] and [`demo`] are the commands; networks, servers, tools
+//! and time limits are those of `longhaul-bench`; [`stream`] is what the machine carries without a copy, [`probe`] what [`netem`] runs on its
+//! hosts, [`linux_source`] a tree of many files, [`environment`] the machine and the sources.
 
 mod bench;
-mod course;
-mod data;
 mod demo;
 mod emulator;
 mod environment;
 mod file_io;
-mod file_system;
-mod iperf3;
-mod limited;
-mod link;
+mod linux_source;
 mod model;
 mod names;
 mod netem;
-mod pair;
 mod path;
 mod places;
 mod probe;
-mod profile;
-mod server;
 mod show;
 mod stream;
 mod targets;
-mod tool;
-mod usage;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+// The rooms of `crates/bench`, by the names that they have here.
+use longhaul_bench::{
+    course, data, file, file_system, iperf3, limited, link, memory_to_memory, mounted, pair, profile, server,
+    tool, turn, usage,
+};
 
 /// Measurements and demonstrations of longhaul on this machine
 #[derive(Debug, Parser)]

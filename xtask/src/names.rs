@@ -17,13 +17,14 @@ use longhaul_report::Environment;
 use longhaul_report::record::{Link, Verdict};
 use serde::Serialize;
 
-use crate::bench::in_turn;
-use crate::data::LinuxSource;
+use crate::file::remove;
 use crate::file_system::{FileSystem, quoted};
 use crate::limited::{Limited, Words, last_words};
 use crate::link::{Between, Host, LinkShape, Network, checked};
+use crate::linux_source::LinuxSource;
 use crate::places::Places;
-use crate::server::{Access, remove};
+use crate::server::Access;
+use crate::turn::in_turn;
 use crate::{environment, show};
 
 /// Walk through Debian's Linux sources on mounts: find, git status; and take a lease from another mount

@@ -148,7 +148,7 @@ impl NetemBench {
         let chosen = EXPERIMENTS.into_iter().filter(|one| self.only.is_none_or(|only| only == one.kind));
         for experiment in chosen {
             for round in 1..=self.rounds.get() {
-                for engine in crate::bench::in_turn(&engines, round) {
+                for engine in crate::turn::in_turn(&engines, round) {
                     limited::check_interrupt()?;
                     eprintln!("{}  round {round}  {engine}", experiment.link);
                     let lab = Lab::up(&longhaul, engine, experiment.link, round)?;

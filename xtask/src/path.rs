@@ -6,18 +6,16 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
-use crate::iperf3::Ended;
-use crate::limited::{Limited, Words, check_interrupt, last_words};
-use crate::link::Host;
-use crate::pair::Pair;
+use crate::limited::check_interrupt;
+use crate::link::{Between, Network};
+use crate::memory_to_memory::{self, Asked, Prober};
 use crate::places::Places;
-use crate::tool::Package;
+use crate::turn::in_turn;
 use crate::{environment, show};
 
 /// TCP and UDP from memory to memory with `longhaul probe --iperf3` and with iperf3, over a veth pair (root)
@@ -48,13 +46,7 @@ const CASES: [(&str, &str); 8] = [
     ("UDP, 8 KiB (fragments)", "-u -b 0 -l 8K"),
 ];
 
-const TOOLS: [&str; 2] = ["longhaul", "iperf3"];
-
-/// Where both listen.
-const PORT: u16 = 5201;
-
-/// Beyond the time of the test itself.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TOOLS: [Prober; 2] = Prober::ALL;
 
 /// One test.
 #[derive(Clone, Debug, Serialize)]
@@ -78,8 +70,7 @@ struct Run {
 impl PathBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let longhaul = self.places.longhaul()?;
-        const PACKAGES: [Package; 1] = [Package { name: "iperf3", program: "iperf3" }];
-        let environment = environment::environment(&longhaul, &PACKAGES);
+        let environment = environment::environment(&longhaul, &[memory_to_memory::IPERF3]);
         let out = self.places.out("probe", &environment)?;
         let scratch = std::env::temp_dir().join(format!("longhaul-bench-probe-{}", std::process::id()));
         std::fs::create_dir(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
@@ -97,15 +88,15 @@ impl PathBench {
     }
 
     fn measure(&self, longhaul: &Path, scratch: &Path) -> anyhow::Result<Vec<Run>> {
-        let pair = Pair::up(scratch)?;
+        let network = Network::up(longhaul, Between::Pair { scratch }, 1)?;
         let mut runs = Vec::new();
         let wanted = |name: &str| self.case.as_ref().is_none_or(|part| name.contains(part.as_str()));
         for round in 1..=self.rounds {
             for (case, words) in CASES.iter().filter(|(case, _)| wanted(case)) {
-                for place in 0..TOOLS.len() {
+                for prober in in_turn(&TOOLS, round) {
                     check_interrupt()?;
-                    let tool = TOOLS[(place + round as usize) % TOOLS.len()];
-                    let run = self.once(&pair, longhaul, scratch, (case, words), tool, round)?;
+                    let run = self.once(&network, longhaul, scratch, (case, words), prober, round)?;
+                    let tool = prober.name();
                     eprintln!("round {round}, {case}, {tool}: {:.2} Gbit/s", run.bits_per_second / 1e9);
                     runs.push(run);
                 }
@@ -116,93 +107,31 @@ impl PathBench {
 
     fn once(
         &self,
-        pair: &Pair,
+        network: &Network,
         longhaul: &Path,
         scratch: &Path,
         (case, words): (&str, &str),
-        tool: &str,
+        prober: Prober,
         round: u32,
     ) -> anyhow::Result<Run> {
-        let program = longhaul.display().to_string();
-        let (server, client) = if tool == "iperf3" {
-            ("iperf3 -s -1".to_owned(), "iperf3 -c far -J".to_owned())
-        } else {
-            (
-                format!("{program} probe --iperf3 --listen --one-off"),
-                format!("{program} probe --iperf3 far -J"),
-            )
-        };
-        let client = format!("{client} -t {} {words}", self.seconds);
-        let (log, out, err) = (scratch.join("server"), scratch.join("out"), scratch.join("err"));
-        let mut command = pair.command(Host::Far);
-        command.args(server.split_whitespace());
-        let mut server = Limited::start(&mut command, Words::Kept(&log))?;
-        wait_for_listener(&mut server, &log)?;
-        let mut command = pair.command(Host::Near);
-        command.args(client.split_whitespace());
-        let words_to = Words::Apart { out: &out, err: &err };
-        let limit = Duration::from_secs(self.seconds) + PATIENCE;
-        let ended = Limited::start(&mut command, words_to)?.wait(limit)?;
-        if ended.status.is_none() {
-            bail!("{client} does not end");
-        }
-        let said = std::fs::read_to_string(&out)?;
-        let run = read(&said).with_context(|| format!("{client} has no result; {}", last_words(&err)))?;
-        Ok(Run { case: case.to_owned(), tool: tool.to_owned(), round, command: client, ..run })
+        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        let asked = Asked { prober, words: &words, seconds: self.seconds };
+        let (command, measured) = asked.measure(network, longhaul, scratch)?;
+        let processor_percent = measured.processor_percent;
+        let gigabytes = measured.bits_per_second / 8e9 * measured.seconds;
+        Ok(Run {
+            case: case.to_owned(),
+            tool: prober.name().to_owned(),
+            round,
+            command: command.join(" "),
+            bits_per_second: measured.bits_per_second,
+            packets_received: measured.packets_received,
+            packets_sent: measured.packets_sent,
+            seconds: measured.seconds,
+            processor_percent,
+            processor_seconds_per_gb: processor_percent / 100.0 * measured.seconds / gigabytes.max(1e-9),
+        })
     }
-}
-
-/// Until somebody listens where the server is.
-fn wait_for_listener(server: &mut Limited, log: &Path) -> anyhow::Result<()> {
-    let began = Instant::now();
-    let port = format!(":{PORT:04X} ");
-    loop {
-        check_interrupt()?;
-        let listens = ["tcp", "tcp6"].iter().any(|table| {
-            let text = std::fs::read_to_string(format!("/proc/{}/net/{table}", server.id()));
-            // State 0A is LISTEN.
-            text.unwrap_or_default().lines().any(|line| line.contains(&port) && line.contains(" 0A "))
-        });
-        if listens {
-            return Ok(());
-        }
-        if server.has_ended()? || began.elapsed() > PATIENCE {
-            bail!("the server does not listen; {}", last_words(log));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// What a record of iperf3's form says.
-fn read(json: &str) -> anyhow::Result<Run> {
-    let end = Ended::of(json)?;
-    let (Some(sent), Some(received), Some(processor)) =
-        (end.sum_sent, end.sum_received, end.cpu_utilization_percent)
-    else {
-        bail!("no sums");
-    };
-    let packets_sent = sent.packets.unwrap_or(0);
-    let lost = received.lost_packets.unwrap_or(0).max(0).cast_unsigned();
-    let packets_received = received.packets.unwrap_or(0).saturating_sub(lost);
-    // iperf3 3.12 gives the bytes that were sent as those of a UDP receiver.
-    let bytes = match (received.packets, sent.packets) {
-        (Some(_), Some(packets)) if packets > 0 => sent.bytes / packets * packets_received,
-        _ => received.bytes,
-    };
-    let seconds = received.seconds.max(1e-9);
-    let processor_percent = processor.host_total + processor.remote_total;
-    Ok(Run {
-        case: String::new(),
-        tool: String::new(),
-        round: 0,
-        command: String::new(),
-        bits_per_second: bytes as f64 * 8.0 / seconds,
-        packets_received,
-        packets_sent,
-        seconds,
-        processor_percent,
-        processor_seconds_per_gb: processor_percent / 100.0 * seconds / (bytes.max(1) as f64 / 1e9),
-    })
 }
 
 fn median(mut all: Vec<f64>) -> f64 {
@@ -217,8 +146,8 @@ fn table(runs: &[Run], heading: &str) -> anyhow::Result<String> {
     text += "| --- | ---: | ---: | ---: | ---: | ---: | --- |\n";
     for (case, words) in CASES {
         let udp = words.contains("-u");
-        let of = |tool: &str, figure: fn(&Run) -> f64| -> Vec<f64> {
-            runs.iter().filter(|run| run.case == case && run.tool == tool).map(figure).collect()
+        let of = |tool: Prober, figure: fn(&Run) -> f64| -> Vec<f64> {
+            runs.iter().filter(|run| run.case == case && run.tool == tool.name()).map(figure).collect()
         };
         if of(TOOLS[0], |_| 0.0).is_empty() {
             continue;
@@ -239,26 +168,4 @@ fn table(runs: &[Run], heading: &str) -> anyhow::Result<String> {
         )?;
     }
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn records_of_both_protocols() {
-        let processor = r#""cpu_utilization_percent":{"host_total":50.0,"remote_total":50.0}"#;
-        let tcp = format!(
-            r#"{{"end":{{"sum_sent":{{"bytes":3,"seconds":2}},"sum_received":{{"bytes":2000000000,"seconds":2}},{processor}}}}}"#
-        );
-        let run = read(&tcp).unwrap();
-        assert_eq!((run.bits_per_second, run.processor_seconds_per_gb), (8e9, 1.0));
-        let udp = format!(
-            r#"{{"end":{{"sum_sent":{{"bytes":1000,"seconds":1,"packets":10}},
-            "sum_received":{{"bytes":1000,"seconds":1,"packets":10,"lost_packets":4}},{processor}}}}}"#
-        );
-        let run = read(&udp).unwrap();
-        assert_eq!((run.packets_received, run.bits_per_second), (6, 4800.0));
-        assert!(read(r#"{"end":{},"error":"no"}"#).is_err());
-    }
 }

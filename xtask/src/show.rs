@@ -87,6 +87,8 @@ pub(crate) fn draw_bars(report: &Report, directory: &Path) -> anyhow::Result<()>
     write(&directory.join("overview.svg"), &plot::overview(&report.scenarios)?)
 }
 
+pub(crate) use longhaul_bench::file::write;
+
 /// To standard output.
 pub(crate) fn print_out(text: &str) -> anyhow::Result<()> {
     use std::io::Write;
@@ -108,14 +110,6 @@ fn named_from_top(json: &str, top: &Path) -> String {
     ["\"", " ", "=", ":", ":1094/"]
         .iter()
         .fold(json.to_owned(), |json, before| json.replace(&format!("{before}{}/", top.display()), before))
-}
-
-/// Writes a file whole or not at all.
-pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let part = path.with_extension("part");
-    fs::write(&part, text)
-        .and_then(|()| fs::rename(&part, path))
-        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

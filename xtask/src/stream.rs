@@ -10,11 +10,12 @@ use anyhow::{Context, bail};
 use longhaul_emulator::processors::Processors;
 use longhaul_report::{End, Run, Verdict};
 
+use crate::file::remove;
 use crate::iperf3::Ended;
 use crate::limited::{Limited, Words, check_interrupt, last_words, rest};
 use crate::link::{Between, Host, Network, checked};
 use crate::pair::DEVICE;
-use crate::server::{Listener, remove};
+use crate::server::Listener;
 use crate::tool::Package;
 
 /// A stream of bytes from `far` to `near`.

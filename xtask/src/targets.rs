@@ -13,14 +13,15 @@ use clap::{Args, ValueEnum};
 use longhaul_report::targets::{Case, Figure, Measure, Target, Trial};
 use longhaul_report::{End, Targets, Trace};
 
-use crate::bench::in_turn;
 use crate::course::{self, Course, Heat};
-use crate::data::{Data, LinuxSource, memory};
+use crate::data::{Data, memory};
+use crate::file::remove;
 use crate::link::{Between, LinkShape, checked};
+use crate::linux_source::LinuxSource;
 use crate::places::Places;
-use crate::server::remove;
 use crate::stream::{self, Stream};
 use crate::tool::{Tool, how_to_install, missing};
+use crate::turn::in_turn;
 use crate::{environment, profile, show};
 
 /// Measure what longhaul promises: rates over long links, trees, and what encryption leaves of the machine

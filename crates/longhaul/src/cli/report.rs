@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use longhaul_bench::file::write;
 use longhaul_report::Kept;
 use longhaul_report::chart::Chart;
 use longhaul_report::compare::{self, Comparison};
@@ -105,7 +106,7 @@ impl ReportCommand {
         if let Some(file) = &self.html {
             let sheets: Vec<page::Named> =
                 records.iter().map(|record| (record.name.clone(), record.kept.sheet(&record.name))).collect();
-            write(file, page::page(&sheets).as_bytes())?;
+            write(file, &page::page(&sheets))?;
         }
         for (directory, extension) in [(&self.svg, "svg"), (&self.png, "png")] {
             if let Some(directory) = directory {
@@ -226,15 +227,6 @@ fn read(file: &Path) -> anyhow::Result<Kept> {
         bail!("longer than any record: {} MiB at the most", RECORD_BYTES_MAX >> 20);
     }
     Ok(Kept::read(&bytes)?)
-}
-
-/// Whole or not at all.
-fn write(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let cannot = || format!("cannot write {}", file.display());
-    let mut part = file.as_os_str().to_owned();
-    part.push(".part");
-    std::fs::write(&part, bytes).with_context(cannot)?;
-    std::fs::rename(&part, file).with_context(cannot)
 }
 
 /// All charts, numbered in the order in which a page shows them.

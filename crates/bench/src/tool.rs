@@ -13,7 +13,7 @@ use crate::server::{Access, Server};
 
 /// A way to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Tool {
+pub enum Tool {
     /// `longhaul cp` from `longhaul serve`
     Longhaul,
     /// scp over ssh
@@ -32,22 +32,26 @@ pub(crate) enum Tool {
 
 /// One copy to make.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job<'a> {
-    pub(crate) data: &'a Data,
+pub struct Job<'a> {
+    /// What is copied.
+    pub data: &'a Data,
     /// An empty directory; the copy shall be in it under the source's name.
-    pub(crate) into: &'a Path,
-    pub(crate) access: &'a Access,
+    pub into: &'a Path,
+    /// Keys and settings.
+    pub access: &'a Access,
     /// longhaul only: write a trace there.
-    pub(crate) trace: Option<&'a Path>,
+    pub trace: Option<&'a Path>,
     /// longhaul only: show progress.
-    pub(crate) progress: bool,
+    pub progress: bool,
 }
 
 /// A package, and a program that it brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Package {
-    pub(crate) name: &'static str,
-    pub(crate) program: &'static str,
+pub struct Package {
+    /// Debian's name of it.
+    pub name: &'static str,
+    /// The program.
+    pub program: &'static str,
 }
 
 const SSH: Package = Package { name: "openssh-client", program: "ssh" };
@@ -55,11 +59,11 @@ const SSHD: Package = Package { name: "openssh-server", program: "sshd" };
 
 impl Tool {
     /// All of them.
-    pub(crate) const ALL: [Self; 7] =
+    pub const ALL: [Self; 7] =
         [Self::Longhaul, Self::Scp, Self::Rsync, Self::Rclone, Self::Aria2c, Self::Xrdcp, Self::XrdcpS15];
 
     /// Its name in tables.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Longhaul => longhaul_report::record::OURS,
             Self::Scp => "scp",
@@ -72,7 +76,7 @@ impl Tool {
     }
 
     /// Debian's packages of the tool and of its server.
-    pub(crate) fn packages(self) -> &'static [Package] {
+    pub fn packages(self) -> &'static [Package] {
         match self {
             Self::Longhaul => &[],
             Self::Scp => &[SSH, SSHD],
@@ -90,7 +94,7 @@ impl Tool {
     }
 
     /// What serves it.
-    pub(crate) fn server(self) -> Server {
+    pub fn server(self) -> Server {
         match self {
             Self::Longhaul => Server::Longhaul { read_only: true },
             Self::Scp | Self::Rsync | Self::Rclone => Server::Sshd,
@@ -100,12 +104,12 @@ impl Tool {
     }
 
     /// Whether what it sends over the link is encrypted.
-    pub(crate) fn is_encrypted(self) -> bool {
+    pub fn is_encrypted(self) -> bool {
         !matches!(self, Self::Aria2c | Self::Xrdcp | Self::XrdcpS15)
     }
 
     /// Why it is not run on this data, if so.
-    pub(crate) fn refusal(self, data: &Data) -> Option<&'static str> {
+    pub fn refusal(self, data: &Data) -> Option<&'static str> {
         match self {
             Self::Aria2c if data.is_tree() => {
                 Some("fetches URLs one by one; HTTP has no way to name the files of a tree")
@@ -118,7 +122,7 @@ impl Tool {
     }
 
     /// What becomes of symbolic links in a tree.
-    pub(crate) fn links(self) -> Links {
+    pub fn links(self) -> Links {
         match self {
             Self::Scp => Links::Followed,
             Self::Rclone => Links::LeftOut,
@@ -127,7 +131,7 @@ impl Tool {
     }
 
     /// The command, to be run on `near`.
-    pub(crate) fn command(self, job: &Job<'_>) -> Vec<OsString> {
+    pub fn command(self, job: &Job<'_>) -> Vec<OsString> {
         let (data, access) = (job.data, job.access);
         let source = data.source().to_string_lossy().into_owned();
         let name = data.file_name();
@@ -193,12 +197,12 @@ impl Tool {
 }
 
 /// All packages of `tools`, with repetitions.
-pub(crate) fn packages(tools: &[Tool]) -> Vec<Package> {
+pub fn packages(tools: &[Tool]) -> Vec<Package> {
     tools.iter().flat_map(|tool| tool.packages()).copied().collect()
 }
 
 /// Those of `packages` that are missing.
-pub(crate) fn missing(packages: &[Package]) -> Vec<Package> {
+pub fn missing(packages: &[Package]) -> Vec<Package> {
     let mut missing: Vec<Package> = Vec::new();
     for package in packages {
         if !missing.contains(package) && crate::server::program(package.program).is_none() {
@@ -209,7 +213,7 @@ pub(crate) fn missing(packages: &[Package]) -> Vec<Package> {
 }
 
 /// `rsync and ssh are missing; install them with ...`
-pub(crate) fn how_to_install(missing: &[Package]) -> String {
+pub fn how_to_install(missing: &[Package]) -> String {
     let programs: Vec<&str> = missing.iter().map(|package| package.program).collect();
     let packages: Vec<&str> = missing.iter().map(|package| package.name).collect();
     format!(

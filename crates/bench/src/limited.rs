@@ -21,7 +21,7 @@ use crate::usage;
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// From now on Ctrl-C and SIGTERM end what runs in order, instead of leaving links and servers behind.
-pub(crate) fn note_interrupts() {
+pub fn note_interrupts() {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // Without it an interrupt ends this process at once: no worse than for any other program.
         let _ = signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED));
@@ -29,12 +29,12 @@ pub(crate) fn note_interrupts() {
 }
 
 /// An error once the user has asked for the end.
-pub(crate) fn check_interrupt() -> anyhow::Result<()> {
+pub fn check_interrupt() -> anyhow::Result<()> {
     if INTERRUPTED.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
 }
 
 /// Waits, but not when the user has asked for the end.
-pub(crate) fn rest(time: Duration) -> anyhow::Result<()> {
+pub fn rest(time: Duration) -> anyhow::Result<()> {
     let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         check_interrupt()?;
@@ -45,7 +45,7 @@ pub(crate) fn rest(time: Duration) -> anyhow::Result<()> {
 
 /// A running command, and its group; both end when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Limited {
+pub struct Limited {
     child: Child,
     group: Pid,
     began: Instant,
@@ -53,12 +53,13 @@ pub(crate) struct Limited {
 
 /// How a command ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) seconds: f64,
+pub struct Ended {
+    /// From its start.
+    pub seconds: f64,
     /// None: it was at its limit, and is stopped now.
-    pub(crate) status: Option<ExitStatus>,
+    pub status: Option<ExitStatus>,
     /// Of the process itself, not of those it started. None when it was over too soon to be seen.
-    pub(crate) usage: Option<Usage>,
+    pub usage: Option<Usage>,
 }
 
 /// How often the memory of a running command is read: its peak is what was last read.
@@ -66,23 +67,28 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Where a command's words go.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Words<'a> {
+pub enum Words<'a> {
     /// To this process's own standard error.
     Shown,
     /// To a file.
     Kept(&'a Path),
     /// What it says to a file, what it complains about to another.
-    Apart { out: &'a Path, err: &'a Path },
+    Apart {
+        /// What it says.
+        out: &'a Path,
+        /// What it complains about.
+        err: &'a Path,
+    },
 }
 
 impl Limited {
     /// Starts a command with nothing on its standard input.
-    pub(crate) fn start(command: &mut Command, words: Words<'_>) -> anyhow::Result<Self> {
+    pub fn start(command: &mut Command, words: Words<'_>) -> anyhow::Result<Self> {
         Self::start_fed(command, Stdio::null(), words)
     }
 
     /// Starts a command. An `input` that is piped stays open, and silent, until its end.
-    pub(crate) fn start_fed(command: &mut Command, input: Stdio, words: Words<'_>) -> anyhow::Result<Self> {
+    pub fn start_fed(command: &mut Command, input: Stdio, words: Words<'_>) -> anyhow::Result<Self> {
         let create =
             |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         match words {
@@ -104,17 +110,17 @@ impl Limited {
     }
 
     /// The number of its process.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Whether it has ended.
-    pub(crate) fn has_ended(&mut self) -> anyhow::Result<bool> {
+    pub fn has_ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
     /// Waits for its end, but not beyond `limit` after its start.
-    pub(crate) fn wait(&mut self, limit: Duration) -> anyhow::Result<Ended> {
+    pub fn wait(&mut self, limit: Duration) -> anyhow::Result<Ended> {
         let process = pidfd_open(self.group, PidfdFlags::empty()).context("cannot watch the command")?;
         let mut peak_bytes = None;
         let usage = |pid: u32, peak_bytes: Option<u64>| {
@@ -155,7 +161,7 @@ impl Drop for Limited {
 }
 
 /// The last lines of a file of words, for an error.
-pub(crate) fn last_words(path: &Path) -> String {
+pub fn last_words(path: &Path) -> String {
     const LINES: usize = 4;
     let text = std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let text = text.unwrap_or_default();

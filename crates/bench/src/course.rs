@@ -16,16 +16,17 @@ use longhaul_report::{Amount, End, Run, Said, Usage, Verdict};
 use rustix::fs::FlockOperation;
 
 use crate::data::{Comparison, Data, Links, arrived};
+use crate::file::{remove, write};
 use crate::limited::{Ended, Limited, Words, last_words};
 use crate::link::{Between, Host, Network};
 use crate::profile::Recording;
-use crate::server::{Access, remove};
+use crate::server::Access;
 use crate::tool::{Job, Tool};
-use crate::{show, usage};
+use crate::usage;
 
 /// What all runs share.
 #[derive(Debug)]
-pub(crate) struct Course {
+pub struct Course {
     access: Access,
     /// The parent of the destination and of the tools' words.
     scratch: PathBuf,
@@ -35,21 +36,25 @@ pub(crate) struct Course {
 
 /// One run to make.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heat<'a> {
-    pub(crate) tool: Tool,
-    pub(crate) between: Between<'a>,
-    pub(crate) data: &'a Data,
-    pub(crate) limit: Duration,
+pub struct Heat<'a> {
+    /// What runs.
+    pub tool: Tool,
+    /// Between which hosts.
+    pub between: Between<'a>,
+    /// What is copied.
+    pub data: &'a Data,
+    /// Longest time.
+    pub limit: Duration,
     /// From 1; also the seed of the link.
-    pub(crate) round: u32,
+    pub round: u32,
     /// Place in the series, from 1.
-    pub(crate) order: u32,
+    pub order: u32,
     /// longhaul only.
-    pub(crate) trace: Option<&'a Path>,
+    pub trace: Option<&'a Path>,
     /// longhaul only: its progress is shown on this terminal.
-    pub(crate) progress: bool,
+    pub progress: bool,
     /// Where the processors' time goes is recorded, in this file, with `.profile.md` and `.profile.tsv` after its name.
-    pub(crate) profile: Option<&'a Path>,
+    pub profile: Option<&'a Path>,
 }
 
 /// A run that was made, before its copy is judged.
@@ -74,7 +79,7 @@ const ROOM_BYTES: u64 = 24 << 30;
 
 impl Course {
     /// Makes keys and settings below `scratch`, which is nobody else's until this is dropped.
-    pub(crate) fn prepare(longhaul: &Path, scratch: &Path) -> anyhow::Result<Self> {
+    pub fn prepare(longhaul: &Path, scratch: &Path) -> anyhow::Result<Self> {
         fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
         let scratch = scratch.canonicalize()?;
         let lock = File::create(scratch.join("lock"))?;
@@ -85,22 +90,23 @@ impl Course {
         Ok(Self { access, scratch, _lock: lock })
     }
 
-    pub(crate) fn longhaul(&self) -> &Path {
+    /// The program under test.
+    pub fn longhaul(&self) -> &Path {
         self.access.longhaul()
     }
 
     /// The directory of all that it makes.
-    pub(crate) fn scratch(&self) -> &Path {
+    pub fn scratch(&self) -> &Path {
         &self.scratch
     }
 
     /// Where copies go to.
-    pub(crate) fn destination(&self) -> PathBuf {
+    pub fn destination(&self) -> PathBuf {
         self.scratch.join("near")
     }
 
     /// Runs a tool. What goes wrong with the tool is in the run; an error is about the machine.
-    pub(crate) fn run(&self, heat: &Heat<'_>) -> anyhow::Result<Run> {
+    pub fn run(&self, heat: &Heat<'_>) -> anyhow::Result<Run> {
         self.clear()?;
         let made = self.make(heat)?;
         let (end, remarks) = self.judge(heat, &made)?;
@@ -161,7 +167,7 @@ impl Course {
     }
 
     /// Removes all copies.
-    pub(crate) fn tidy(&self) -> anyhow::Result<()> {
+    pub fn tidy(&self) -> anyhow::Result<()> {
         remove(&self.destination())?;
         remove(&self.aside())
     }
@@ -197,8 +203,8 @@ impl Course {
             let ends = [(server.id(), "far"), (tool.id(), "near")];
             let profile = recording.end(&ends)?;
             let tables = ends.map(|(_, end)| profile.table(end)).join("\n");
-            show::write(&path.with_added_extension("profile.md"), &tables)?;
-            show::write(&path.with_added_extension("profile.tsv"), &profile.lines())?;
+            write(&path.with_added_extension("profile.md"), &tables)?;
+            write(&path.with_added_extension("profile.tsv"), &profile.lines())?;
         }
         let verdict = network.verdict();
         let arrived = if ended.status.is_none() { arrived(&into)? } else { Amount::default() };
@@ -249,7 +255,7 @@ fn failure(status: ExitStatus, words: &str) -> String {
 }
 
 /// A run in a few words, for those who wait.
-pub(crate) fn in_words(run: &Run, whole: Amount) -> String {
+pub fn in_words(run: &Run, whole: Amount) -> String {
     let rate = run.rate_bps(whole.bytes).unwrap_or(0.0) / 1e6;
     let trust = match (run.is_undisturbed(), run.link.trusted) {
         (false, _) => "; disturbed from outside this machine",

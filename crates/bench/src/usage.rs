@@ -9,23 +9,23 @@ use std::fs;
 use longhaul_report::Usage;
 
 /// Of a process that lives.
-pub(crate) fn of(pid: u32) -> Option<Usage> {
+pub fn of(pid: u32) -> Option<Usage> {
     Some(Usage { cpu_seconds: cpu_seconds(pid)?, peak_bytes: peak_bytes(pid)? })
 }
 
 /// CPU time of all its threads, those that have ended included.
-pub(crate) fn cpu_seconds(pid: u32) -> Option<f64> {
+pub fn cpu_seconds(pid: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(ticks(&stat)? as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Most memory that was resident since its program was started.
-pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
+pub fn peak_bytes(pid: u32) -> Option<u64> {
     high_water(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
 /// What all processors have worked since the machine came up, in seconds; what its host took of them is no work.
-pub(crate) fn machine_seconds() -> Option<f64> {
+pub fn machine_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     Some(busy_ticks(&stat)? as f64 / rustix::param::clock_ticks_per_second() as f64)
 }

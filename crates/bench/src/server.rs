@@ -9,16 +9,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::file::remove;
 use crate::limited::{Limited, Words, check_interrupt, last_words};
 use crate::link::{Host, Network, checked};
 
 /// A server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Server {
-    Longhaul { read_only: bool },
+pub enum Server {
+    /// `longhaul serve`
+    Longhaul {
+        /// Nobody writes.
+        read_only: bool,
+    },
+    /// sshd, with sftp
     Sshd,
+    /// nginx
     Nginx,
+    /// xrootd
     Xrootd,
+    /// glusterfsd
     Gluster,
 }
 
@@ -27,7 +36,7 @@ const START_LIMIT: Duration = Duration::from_secs(15);
 
 /// Keys and settings that let tools in at servers, in one directory.
 #[derive(Debug)]
-pub(crate) struct Access {
+pub struct Access {
     directory: PathBuf,
     longhaul: PathBuf,
     user: String,
@@ -35,13 +44,13 @@ pub(crate) struct Access {
 
 impl Access {
     /// In `directory`, which has what [`Access::prepare`] makes.
-    pub(crate) fn at(directory: &Path, longhaul: &Path, user: &str) -> Self {
+    pub fn at(directory: &Path, longhaul: &Path, user: &str) -> Self {
         let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         Self { directory, longhaul: longhaul.to_owned(), user: user.to_owned() }
     }
 
     /// Makes keys and settings in `directory`, anew.
-    pub(crate) fn prepare(directory: &Path, longhaul: &Path) -> anyhow::Result<Self> {
+    pub fn prepare(directory: &Path, longhaul: &Path) -> anyhow::Result<Self> {
         remove(directory)?;
         fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
         let user = String::from_utf8(checked(Command::new("id").arg("-un"))?.stdout)?.trim().to_owned();
@@ -79,19 +88,22 @@ impl Access {
     }
 
     /// Where they are.
-    pub(crate) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    pub(crate) fn longhaul(&self) -> &Path {
+    /// The program under test.
+    pub fn longhaul(&self) -> &Path {
         &self.longhaul
     }
 
-    pub(crate) fn user(&self) -> &str {
+    /// The user that runs all of it.
+    pub fn user(&self) -> &str {
         &self.user
     }
 
-    pub(crate) fn client_key(&self) -> PathBuf {
+    /// The key of all clients.
+    pub fn client_key(&self) -> PathBuf {
         self.directory.join("client_ed25519")
     }
 
@@ -99,24 +111,28 @@ impl Access {
         self.directory.join("host_ed25519")
     }
 
-    pub(crate) fn ssh_config(&self) -> PathBuf {
+    /// Settings of ssh's clients.
+    pub fn ssh_config(&self) -> PathBuf {
         self.directory.join("ssh_config")
     }
 
-    pub(crate) fn ssh_known_hosts(&self) -> PathBuf {
+    /// The far host's key, as ssh keeps it.
+    pub fn ssh_known_hosts(&self) -> PathBuf {
         self.directory.join("ssh_known_hosts")
     }
 
     /// What [`Server::Gluster`] writes for its clients.
-    pub(crate) fn gluster_client(&self) -> PathBuf {
+    pub fn gluster_client(&self) -> PathBuf {
         self.directory.join("gluster-client.vol")
     }
 
-    pub(crate) fn gluster_log(&self) -> PathBuf {
+    /// What GlusterFS says, at both ends.
+    pub fn gluster_log(&self) -> PathBuf {
         self.directory.join("gluster.log")
     }
 
-    pub(crate) fn longhaul_known_hosts(&self) -> PathBuf {
+    /// The far host's key, as longhaul keeps it.
+    pub fn longhaul_known_hosts(&self) -> PathBuf {
         self.directory.join("longhaul_known_hosts")
     }
 
@@ -149,18 +165,20 @@ impl Access {
 
 /// A server that is starting.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    pub(crate) name: &'static str,
-    pub(crate) host: Host,
+pub struct Listener {
+    /// Its name in errors.
+    pub name: &'static str,
+    /// Where it runs.
+    pub host: Host,
     /// Of TCP.
-    pub(crate) port: u16,
+    pub port: u16,
     /// Its complaints.
-    pub(crate) log: PathBuf,
+    pub log: PathBuf,
 }
 
 impl Listener {
     /// Waits until `server` listens.
-    pub(crate) fn wait(&self, network: &Network, mut server: Limited) -> anyhow::Result<Limited> {
+    pub fn wait(&self, network: &Network, mut server: Limited) -> anyhow::Result<Limited> {
         let deadline = Instant::now() + START_LIMIT;
         while !(network.has_entered(self.host, server.id()) && listens(server.id(), self.port)) {
             check_interrupt()?;
@@ -178,7 +196,7 @@ impl Listener {
 
 impl Server {
     /// The TCP port that it listens on.
-    pub(crate) fn port(self) -> u16 {
+    pub fn port(self) -> u16 {
         match self {
             Self::Longhaul { .. } => 7473,
             Self::Sshd => 2222,
@@ -199,12 +217,7 @@ impl Server {
     }
 
     /// Starts it on `far`, serving `directory`, and waits until it listens.
-    pub(crate) fn start(
-        self,
-        network: &Network,
-        access: &Access,
-        directory: &Path,
-    ) -> anyhow::Result<Limited> {
+    pub fn start(self, network: &Network, access: &Access, directory: &Path) -> anyhow::Result<Limited> {
         let words = self.command(access, directory)?;
         let log = access.directory.join(format!("{}.log", self.name().replace(' ', "-")));
         let server = Limited::start(&mut network.command(Host::Far, &words), Words::Kept(&log))?;
@@ -333,14 +346,14 @@ fn gluster_client(port: u16) -> String {
 }
 
 /// Where a program is, daemons' directories included.
-pub(crate) fn program(name: &str) -> Option<PathBuf> {
+pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let daemons = ["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(daemons).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
 /// Whether a TCP socket listens on `port` in the network namespace of `pid`.
-pub(crate) fn listens(pid: u32, port: u16) -> bool {
+pub fn listens(pid: u32, port: u16) -> bool {
     ["tcp", "tcp6"].iter().any(|table| {
         fs::read_to_string(format!("/proc/{pid}/net/{table}")).is_ok_and(|text| has_listener(&text, port))
     })
@@ -354,17 +367,6 @@ fn has_listener(table: &str, port: u16) -> bool {
         let mut fields = line.split_whitespace().skip(1);
         fields.next().is_some_and(|local| local.ends_with(&end)) && fields.nth(1) == Some(LISTEN)
     })
-}
-
-/// Removes a file or a tree; one that is not there is removed already.
-pub(crate) fn remove(path: &Path) -> anyhow::Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(there) if there.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    };
-    removed.with_context(|| format!("cannot remove {}", path.display()))
 }
 
 #[cfg(test)]
@@ -385,13 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_of_what_is_not_there_is_no_error() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a");
-        fs::create_dir_all(path.join("b/c")).unwrap();
-        remove(&path).unwrap();
-        assert!(!path.exists());
-        remove(&path).unwrap();
+    fn programs_are_found_by_name() {
         assert!(program("sh").is_some() && program("no-such-program-here").is_none());
     }
 }

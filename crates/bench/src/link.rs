@@ -19,7 +19,7 @@ use crate::pair::{self, Pair};
 
 /// What a link does to packets. Written as `1g-100ms`, `10g-200ms`, `1g-3.3ms-loss0.1%`.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LinkShape {
+pub struct LinkShape {
     name: String,
     gbit: f64,
     rtt_ms: f64,
@@ -27,7 +27,7 @@ pub(crate) struct LinkShape {
 }
 
 /// The links of the copy benchmark: a region, a country and the world at 1 Gbit/s, a continent at 10, and what loss does.
-pub(crate) const STANDARD_LINKS: [&str; 7] = [
+pub const STANDARD_LINKS: [&str; 7] = [
     "1g-3.3ms",
     "1g-100ms",
     "1g-300ms",
@@ -65,12 +65,13 @@ impl FromStr for LinkShape {
 }
 
 impl LinkShape {
-    pub(crate) fn name(&self) -> &str {
+    /// As it was written.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Above what a disk of a small machine reads while it writes.
-    pub(crate) fn is_fast(&self) -> bool {
+    pub fn is_fast(&self) -> bool {
         self.gbit > 2.0
     }
 
@@ -85,7 +86,7 @@ impl LinkShape {
     }
 
     /// For the record.
-    pub(crate) fn record(&self) -> Link {
+    pub fn record(&self) -> Link {
         let words = ["longhaul", "emulate", "up", "NAME"].map(String::from);
         Link {
             name: self.name.clone(),
@@ -99,7 +100,7 @@ impl LinkShape {
 
 /// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Host {
+pub enum Host {
     /// Where data is copied to.
     Near,
     /// Where it is copied from, and servers run.
@@ -107,7 +108,8 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    pub(crate) fn name(self) -> &'static str {
+    /// As the emulator calls it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
             Self::Far => "far",
@@ -117,16 +119,19 @@ impl Host {
 
 /// What is between the two hosts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Between<'a> {
+pub enum Between<'a> {
     /// An emulated link.
     Link(&'a LinkShape),
     /// Nothing: see [`Pair`]. A directory is needed for their names.
-    Pair { scratch: &'a Path },
+    Pair {
+        /// Where they find each other's names.
+        scratch: &'a Path,
+    },
 }
 
 impl Between<'_> {
     /// For the record.
-    pub(crate) fn record(&self) -> Link {
+    pub fn record(&self) -> Link {
         match self {
             Self::Link(shape) => shape.record(),
             Self::Pair { .. } => Link {
@@ -142,7 +147,7 @@ impl Between<'_> {
 
 /// A network that is up; it goes down, with all processes on its hosts, when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub struct Network {
     means: Means,
     /// The network namespaces of both hosts, as `/proc` names them.
     namespaces: Vec<PathBuf>,
@@ -160,7 +165,7 @@ impl Means {
         static LINKS: AtomicU32 = AtomicU32::new(0);
         // The name of a link that has just been taken down may be in use for another moment.
         let number = LINKS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("xtask-{}-{number}", std::process::id());
+        let name = format!("bench-{}-{number}", std::process::id());
         let mut up = Command::new(longhaul);
         up.args(["emulate", "up", &name]).args(options);
         checked(&mut up).context("cannot bring up the emulated link")?;
@@ -170,7 +175,7 @@ impl Means {
 
 impl Network {
     /// Brings it up. The same `seed` loses the same packets.
-    pub(crate) fn up(longhaul: &Path, between: Between<'_>, seed: u32) -> anyhow::Result<Self> {
+    pub fn up(longhaul: &Path, between: Between<'_>, seed: u32) -> anyhow::Result<Self> {
         let means = match between {
             Between::Link(shape) => Means::emulated(longhaul, &shape.options(&seed.to_string()))?,
             Between::Pair { scratch } => Means::Pair(Pair::up(scratch).context("cannot make two hosts")?),
@@ -179,7 +184,7 @@ impl Network {
     }
 
     /// Brings up a link by options of `longhaul emulate up`.
-    pub(crate) fn emulated(longhaul: &Path, options: &[String]) -> anyhow::Result<Self> {
+    pub fn emulated(longhaul: &Path, options: &[String]) -> anyhow::Result<Self> {
         Self::of(Means::emulated(longhaul, options)?)
     }
 
@@ -199,7 +204,7 @@ impl Network {
     }
 
     /// A command on a host.
-    pub(crate) fn command(&self, host: Host, words: &[OsString]) -> Command {
+    pub fn command(&self, host: Host, words: &[OsString]) -> Command {
         let mut command = self.start_of_command(host);
         if let Means::Emulated { .. } = self.means {
             command.args(as_own_user());
@@ -209,7 +214,7 @@ impl Network {
     }
 
     /// A command on a host that may change the host's settings.
-    pub(crate) fn command_with_rights(&self, host: Host, words: &[OsString]) -> Command {
+    pub fn command_with_rights(&self, host: Host, words: &[OsString]) -> Command {
         let mut command = self.start_of_command(host);
         command.args(words);
         command
@@ -227,7 +232,7 @@ impl Network {
     }
 
     /// The process that carries the packets of an emulated link: the one with the words that `up` gives it.
-    pub(crate) fn daemon(&self) -> Option<u32> {
+    pub fn daemon(&self) -> Option<u32> {
         let Means::Emulated { name, .. } = &self.means else { return None };
         let numbers = std::fs::read_dir("/proc").ok()?.flatten();
         numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid: &u32| {
@@ -240,7 +245,7 @@ impl Network {
     }
 
     /// What the emulator counts; none between a bare pair.
-    pub(crate) fn shown(&self) -> anyhow::Result<Option<Shown>> {
+    pub fn shown(&self) -> anyhow::Result<Option<Shown>> {
         match &self.means {
             Means::Emulated { longhaul, name } => show(longhaul, name).map(Some),
             Means::Pair(_) => Ok(None),
@@ -248,7 +253,7 @@ impl Network {
     }
 
     /// Whether a process is on that host.
-    pub(crate) fn has_entered(&self, host: Host, pid: u32) -> bool {
+    pub fn has_entered(&self, host: Host, pid: u32) -> bool {
         let namespace = match host {
             Host::Near => self.namespaces.first(),
             Host::Far => self.namespaces.get(1),
@@ -257,7 +262,7 @@ impl Network {
     }
 
     /// What the emulator says about all that has passed since it came up.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> Verdict {
         match self.shown() {
             Ok(Some(shown)) => shown.verdict(),
             // Nothing between the hosts that could be late.
@@ -306,7 +311,7 @@ impl Drop for Network {
         if let Means::Emulated { longhaul, name } = &self.means
             && let Err(error) = checked(Command::new(longhaul).args(["emulate", "down", name]))
         {
-            eprintln!("xtask: the emulated link stays up: {error:#}");
+            eprintln!("longhaul: the emulated link stays up: {error:#}");
         }
     }
 }
@@ -318,40 +323,55 @@ fn show(longhaul: &Path, name: &str) -> anyhow::Result<Shown> {
 
 /// What `longhaul emulate show --json` prints, as far as it is kept.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Shown {
+pub struct Shown {
     engine: String,
-    pub(crate) forward: Direction,
-    pub(crate) backward: Direction,
+    /// From `near` to `far`.
+    pub forward: Direction,
+    /// From `far` to `near`.
+    pub backward: Direction,
     doubts: BTreeSet<String>,
 }
 
+/// One way.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Direction {
-    pub(crate) counters: Counters,
-    pub(crate) lateness: Lateness,
+pub struct Direction {
+    /// What has passed.
+    pub counters: Counters,
+    /// How late packets left.
+    pub lateness: Lateness,
 }
 
 /// Packets of the wire.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Counters {
-    pub(crate) segments: u64,
-    pub(crate) lost: u64,
-    pub(crate) dropped_queue: u64,
-    pub(crate) delivered: u64,
-    pub(crate) duplicated: u64,
-    pub(crate) reordered: u64,
-    pub(crate) corrupted: u64,
+pub struct Counters {
+    /// That came in.
+    pub segments: u64,
+    /// Lost by the link's own loss.
+    pub lost: u64,
+    /// Dropped by full queues.
+    pub dropped_queue: u64,
+    /// That went out.
+    pub delivered: u64,
+    /// That went out twice.
+    pub duplicated: u64,
+    /// That overtook others.
+    pub reordered: u64,
+    /// With a flipped bit.
+    pub corrupted: u64,
 }
 
+/// Beyond what the link asks for.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Lateness {
-    pub(crate) p50_us: u64,
+pub struct Lateness {
+    /// Half of all packets were less late.
+    pub p50_us: u64,
     p99_us: u64,
 }
 
 impl Shown {
-    pub(crate) fn verdict(self) -> Verdict {
+    /// For the record.
+    pub fn verdict(self) -> Verdict {
         let both = [self.forward, self.backward];
         Verdict {
             engine: self.engine,
@@ -382,7 +402,7 @@ fn as_own_user() -> Vec<OsString> {
 }
 
 /// Runs a short command; its error holds its words.
-pub(crate) fn checked(command: &mut Command) -> anyhow::Result<Output> {
+pub fn checked(command: &mut Command) -> anyhow::Result<Output> {
     let name = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("cannot start {name}"))?;
     if !output.status.success() {

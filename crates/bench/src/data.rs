@@ -1,26 +1,22 @@
-//! What is copied: a file of random bytes, Debian's Linux sources, or what the user names; how much of it has arrived,
-//! and whether the copy is equal.
+//! What is copied: a file of random bytes, or what is there; how much of it has arrived, and whether the copy is equal.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use longhaul_report::Amount;
 use rustix::fs::{Advice, SeekFrom, fadvise};
 use rustix::io::Errno;
 
+use crate::file::remove;
 use crate::limited::check_interrupt;
-use crate::link::checked;
-use crate::server::remove;
 
 /// A file or a tree to copy.
 #[derive(Clone, Debug)]
-pub(crate) struct Data {
+pub struct Data {
     name: String,
     about: String,
     source: PathBuf,
@@ -30,22 +26,24 @@ pub(crate) struct Data {
 
 /// A directory in memory for one of the benchmarks, where the source for fast links is: reading a disk while writing it
 /// is not what is measured. Whoever uses it removes it: others need that memory.
-pub(crate) fn memory(benchmark: &str) -> PathBuf {
+pub fn memory(benchmark: &str) -> PathBuf {
     PathBuf::from(format!("/dev/shm/longhaul-{benchmark}"))
 }
 
 /// What a tool makes of symbolic links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Links {
+pub enum Links {
+    /// A link is copied as a link.
     Kept,
     /// What they lead to is copied in their place.
     Followed,
+    /// They are not copied.
     LeftOut,
 }
 
 impl Data {
     /// What is at `source`.
-    pub(crate) fn of(name: &str, about: &str, source: &Path) -> anyhow::Result<Self> {
+    pub fn of(name: &str, about: &str, source: &Path) -> anyhow::Result<Self> {
         let source = source.canonicalize().with_context(|| format!("cannot find {}", source.display()))?;
         let tree = source.is_dir();
         let amount = amount(&source, &|file| file.metadata().map(|m| m.len()))?;
@@ -53,7 +51,7 @@ impl Data {
     }
 
     /// A file of random bytes in `directory`; one of the same size that is there is used again.
-    pub(crate) fn random(directory: &Path, bytes: u64) -> anyhow::Result<Self> {
+    pub fn random(directory: &Path, bytes: u64) -> anyhow::Result<Self> {
         let path = directory.join(format!("random-{bytes}.bin"));
         if fs::metadata(&path).map(|m| m.len()).ok() != Some(bytes) {
             fs::create_dir_all(directory)?;
@@ -71,44 +69,48 @@ impl Data {
         Self::of("big", "one file of random bytes", &path)
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// Short name.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn source(&self) -> &Path {
+    /// Where it is.
+    pub fn source(&self) -> &Path {
         &self.source
     }
 
     /// Whether it is in that directory.
-    pub(crate) fn is_below(&self, directory: &Path) -> bool {
+    pub fn is_below(&self, directory: &Path) -> bool {
         self.source.starts_with(directory)
     }
 
-    pub(crate) fn is_tree(&self) -> bool {
+    /// Whether it is a directory.
+    pub fn is_tree(&self) -> bool {
         self.tree
     }
 
-    pub(crate) fn amount(&self) -> Amount {
+    /// Its files and bytes.
+    pub fn amount(&self) -> Amount {
         self.amount
     }
 
     /// The last part of the source's name.
-    pub(crate) fn file_name(&self) -> String {
+    pub fn file_name(&self) -> String {
         self.source.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// The directory that servers serve.
-    pub(crate) fn parent(&self) -> &Path {
+    pub fn parent(&self) -> &Path {
         self.source.parent().unwrap_or(Path::new("/"))
     }
 
     /// Reads all of it once, so that every run finds it in memory, and memory that a virtual machine has seen before.
-    pub(crate) fn warm(&self) -> anyhow::Result<()> {
+    pub fn warm(&self) -> anyhow::Result<()> {
         amount(&self.source, &|mut file| io::copy(&mut file, &mut io::sink())).map(drop)
     }
 
     /// For the record.
-    pub(crate) fn record(&self, destination: &Path) -> longhaul_report::Data {
+    pub fn record(&self, destination: &Path) -> longhaul_report::Data {
         longhaul_report::Data {
             name: self.name.clone(),
             about: self.about.clone(),
@@ -147,7 +149,7 @@ fn amount(path: &Path, count: &dyn Fn(File) -> io::Result<u64>) -> anyhow::Resul
 
 /// What has arrived below `directory`, under whatever names. Holes and space that is only reserved don't count: tools
 /// that fill a file from several places reach its full length with the first byte at its end.
-pub(crate) fn arrived(directory: &Path) -> anyhow::Result<Amount> {
+pub fn arrived(directory: &Path) -> anyhow::Result<Amount> {
     amount(directory, &bytes_of_data)
 }
 
@@ -165,11 +167,11 @@ fn bytes_of_data(file: File) -> io::Result<u64> {
 
 /// How a copy differs from its source.
 #[derive(Debug, Default)]
-pub(crate) struct Comparison {
+pub struct Comparison {
     /// In words, the first few.
-    pub(crate) differences: Vec<String>,
+    pub differences: Vec<String>,
     /// Symbolic links in the source.
-    pub(crate) links: u64,
+    pub links: u64,
 }
 
 /// Differences told one by one.
@@ -177,7 +179,7 @@ const DIFFERENCES_MAX: usize = 4;
 
 impl Comparison {
     /// Compares names, kinds and every byte; of links what the tool should have made of them.
-    pub(crate) fn of(source: &Path, copy: &Path, links: Links) -> anyhow::Result<Self> {
+    pub fn of(source: &Path, copy: &Path, links: Links) -> anyhow::Result<Self> {
         let mut comparison = Self::default();
         let mut left = vec![(source.to_owned(), copy.to_owned())];
         while let Some((source, copy)) = left.pop() {
@@ -280,64 +282,6 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(full)
-}
-
-/// Debian's package of the Linux sources.
-#[derive(Debug)]
-pub(crate) struct LinuxSource {
-    pub(crate) tarball: PathBuf,
-    pub(crate) tree: PathBuf,
-}
-
-const SOURCE_PACKAGE: &str = "linux-source-6.1";
-
-impl LinuxSource {
-    /// In `cache`: fetched and unpacked unless it is there.
-    pub(crate) fn in_cache(cache: &Path) -> anyhow::Result<Self> {
-        fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
-        let tarball = cache.join(format!("{SOURCE_PACKAGE}.tar.xz"));
-        if !tarball.exists() {
-            fetch(cache, &tarball)?;
-        }
-        let tree = cache.join(SOURCE_PACKAGE);
-        if !tree.exists() {
-            eprintln!("unpacking {} ...", tarball.display());
-            let part = cache.join("unpack");
-            remove(&part)?;
-            fs::create_dir_all(&part)?;
-            // As an ordinary user would own it, whoever unpacks it.
-            let mut tar = Command::new("tar");
-            tar.args(["--no-same-owner", "-xJf"]).arg(&tarball).arg("-C").arg(&part);
-            checked(&mut tar).context("cannot unpack the sources (tar and xz-utils are needed)")?;
-            fs::rename(part.join(SOURCE_PACKAGE), &tree)
-                .with_context(|| format!("{} does not hold {SOURCE_PACKAGE}", tarball.display()))?;
-            remove(&part)?;
-        }
-        Ok(Self { tarball, tree })
-    }
-}
-
-/// Debian's package without root: `apt-get download`, and the tarball out of it.
-fn fetch(cache: &Path, tarball: &Path) -> anyhow::Result<()> {
-    eprintln!("fetching Debian's package {SOURCE_PACKAGE} (~140 MB) ...");
-    let part = cache.join("fetch");
-    remove(&part)?;
-    fs::create_dir_all(&part)?;
-    let mut download = Command::new("apt-get");
-    checked(download.args(["download", SOURCE_PACKAGE]).current_dir(&part)).context(
-        "cannot fetch the sources; `apt-get update` may be needed, and on other systems than Debian 12 `--data DIR` \
-         takes a directory of your own",
-    )?;
-    let package = names(&part)?
-        .into_iter()
-        .map(|name| part.join(name))
-        .find(|path| path.extension() == Some(OsStr::new("deb")));
-    let Some(package) = package else { bail!("apt-get download has left no package in {}", part.display()) };
-    let unpacked = part.join("unpacked");
-    checked(Command::new("dpkg").arg("-x").arg(&package).arg(&unpacked))?;
-    let inside = unpacked.join(format!("usr/src/{SOURCE_PACKAGE}.tar.xz"));
-    fs::rename(&inside, tarball).with_context(|| format!("{} is not in the package", inside.display()))?;
-    remove(&part)
 }
 
 #[cfg(test)]

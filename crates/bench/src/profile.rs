@@ -12,12 +12,12 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::file::remove;
 use crate::link::checked;
-use crate::server::remove;
 use crate::tool::Package;
 
 /// What it needs.
-pub(crate) const PACKAGES: [Package; 1] = [Package { program: "perf", name: "linux-perf" }];
+pub const PACKAGES: [Package; 1] = [Package { program: "perf", name: "linux-perf" }];
 
 /// Samples a second and processor; no divisor of the kernel's own ticks.
 const FREQUENCY: u32 = 997;
@@ -27,14 +27,14 @@ const SHOWN_SHARE: f64 = 0.01;
 
 /// A recording under way.
 #[derive(Debug)]
-pub(crate) struct Recording {
+pub struct Recording {
     perf: Child,
     data: PathBuf,
 }
 
 /// What was seen: how often a function of an object (a program, a library, the kernel) ran in a process.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Profile {
+pub struct Profile {
     counts: BTreeMap<Place, u64>,
 }
 
@@ -47,7 +47,7 @@ struct Place {
 
 impl Recording {
     /// Begins; what is recorded is in `data` until the end.
-    pub(crate) fn begin(data: PathBuf) -> anyhow::Result<Self> {
+    pub fn begin(data: PathBuf) -> anyhow::Result<Self> {
         let perf = Command::new("perf")
             .args(["record", "--quiet", "--all-cpus", "--event", "cpu-clock", "--freq"])
             .arg(FREQUENCY.to_string())
@@ -62,7 +62,7 @@ impl Recording {
     }
 
     /// Ends it. `names` are of processes by number; others bear the names of their threads.
-    pub(crate) fn end(mut self, names: &[(u32, &str)]) -> anyhow::Result<Profile> {
+    pub fn end(mut self, names: &[(u32, &str)]) -> anyhow::Result<Profile> {
         kill_process(Pid::from_child(&self.perf), Signal::INT).context("cannot end perf")?;
         self.perf.wait()?;
         let fields = ["script", "--fields", "comm,pid,ip,sym,dso", "--input"];
@@ -97,7 +97,7 @@ impl Profile {
     }
 
     /// Every count, as lines `samples TAB process TAB object TAB function`.
-    pub(crate) fn lines(&self) -> String {
+    pub fn lines(&self) -> String {
         let mut text = "samples\tprocess\tobject\tfunction\n".to_owned();
         for (place, count) in &self.counts {
             let Place { process, object, function } = place;
@@ -107,7 +107,7 @@ impl Profile {
     }
 
     /// The table of a process: its functions, those that take most first.
-    pub(crate) fn table(&self, process: &str) -> String {
+    pub fn table(&self, process: &str) -> String {
         let mut rows: Vec<_> = self.counts.iter().filter(|(place, _)| place.process == process).collect();
         rows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let all: u64 = rows.iter().map(|(_, count)| **count).sum();

@@ -6,15 +6,15 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use crate::file::remove;
 use crate::link::{Host, checked};
-use crate::server::remove;
 
 /// The interface of each host.
-pub(crate) const DEVICE: &str = "wire";
+pub const DEVICE: &str = "wire";
 
 /// The hosts; they are removed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Pair {
+pub struct Pair {
     /// Namespaces that are there, by the names that `ip netns` knows.
     made: Vec<String>,
     /// `/etc/hosts`, as both shall see it.
@@ -25,7 +25,7 @@ const BOTH: [Host; 2] = [Host::Near, Host::Far];
 
 impl Pair {
     /// Brings them up; `scratch` is where they find each other's names.
-    pub(crate) fn up(scratch: &Path) -> anyhow::Result<Self> {
+    pub fn up(scratch: &Path) -> anyhow::Result<Self> {
         if !rustix::process::geteuid().is_root() {
             bail!("network namespaces joined by a veth pair need root");
         }
@@ -52,7 +52,7 @@ impl Pair {
 
     /// The start of a command on a host: its words follow. Each step becomes the next by `exec`, so that the process that is
     /// started is the command in the end.
-    pub(crate) fn command(&self, host: Host) -> Command {
+    pub fn command(&self, host: Host) -> Command {
         let mut command = Command::new("ip");
         command
             .args(["netns", "exec", &namespace(host), "sh", "-c"])
@@ -66,17 +66,17 @@ impl Drop for Pair {
     fn drop(&mut self) {
         for namespace in &self.made {
             if let Err(error) = ip(&["netns", "delete", namespace]) {
-                eprintln!("xtask: a network namespace stays: {error:#}");
+                eprintln!("longhaul: a network namespace stays: {error:#}");
             }
         }
         if let Err(error) = remove(&self.hosts) {
-            eprintln!("xtask: {error:#}");
+            eprintln!("longhaul: {error:#}");
         }
     }
 }
 
 /// The command that joins them.
-pub(crate) fn link_words() -> Vec<String> {
+pub fn link_words() -> Vec<String> {
     let (near, far) = (namespace(Host::Near), namespace(Host::Far));
     ["ip", "link", "add", DEVICE, "netns", &near, "type", "veth", "peer", "name", DEVICE, "netns", &far]
         .map(str::to_owned)
@@ -84,7 +84,7 @@ pub(crate) fn link_words() -> Vec<String> {
 }
 
 fn namespace(host: Host) -> String {
-    format!("xtask-{}-{}", std::process::id(), host.name())
+    format!("bench-{}-{}", std::process::id(), host.name())
 }
 
 /// As the emulator's hosts have them.

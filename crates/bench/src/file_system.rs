@@ -5,26 +5,33 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::ValueEnum;
 
+use crate::file::write;
 use crate::server::{Access, Server};
-use crate::show;
 use crate::tool::{Package, how_to_install, missing};
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FileSystem {
+pub enum FileSystem {
+    /// longhaul's mount
     Longhaul,
+    /// sshfs over ssh
     Sshfs,
+    /// rclone's mount, over ssh
     Rclone,
+    /// GlusterFS, one brick
     Gluster,
+    /// The disk itself
     Local,
 }
 
 const LONGHAUL: Server = Server::Longhaul { read_only: false };
 
 impl FileSystem {
-    pub(crate) const OVER_A_LINK: [Self; 4] = [Self::Longhaul, Self::Sshfs, Self::Rclone, Self::Gluster];
+    /// Those that go over a link.
+    pub const OVER_A_LINK: [Self; 4] = [Self::Longhaul, Self::Sshfs, Self::Rclone, Self::Gluster];
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Longhaul => longhaul_report::record::OURS,
             Self::Sshfs => "sshfs",
@@ -34,7 +41,8 @@ impl FileSystem {
         }
     }
 
-    pub(crate) fn packages(self) -> &'static [Package] {
+    /// Debian's packages of it and of its server.
+    pub fn packages(self) -> &'static [Package] {
         const SSHD: Package = Package { name: "openssh-server", program: "sshd" };
         match self {
             Self::Longhaul | Self::Local => &[],
@@ -47,7 +55,8 @@ impl FileSystem {
         }
     }
 
-    pub(crate) fn server(self) -> Option<Server> {
+    /// What serves it, where it is served.
+    pub fn server(self) -> Option<Server> {
         match self {
             Self::Longhaul => Some(LONGHAUL),
             Self::Sshfs | Self::Rclone => Some(Server::Sshd),
@@ -57,7 +66,7 @@ impl FileSystem {
     }
 
     /// What a reader of the record is told.
-    pub(crate) fn is_encrypted(self) -> Option<bool> {
+    pub fn is_encrypted(self) -> Option<bool> {
         match self {
             Self::Longhaul | Self::Sshfs | Self::Rclone => Some(true),
             Self::Gluster => Some(false),
@@ -66,7 +75,7 @@ impl FileSystem {
     }
 
     /// Mounts what is served at `at`, and returns when it is there.
-    pub(crate) fn command(self, access: &Access, served: &Path, at: &Path) -> Vec<String> {
+    pub fn command(self, access: &Access, served: &Path, at: &Path) -> Vec<String> {
         let (served, at) = (served.display().to_string(), at.display().to_string());
         let own = |path: PathBuf| path.display().to_string();
         match self {
@@ -102,17 +111,17 @@ impl FileSystem {
     }
 
     /// Words for a shell that mount it and say nothing but what goes wrong.
-    pub(crate) fn script(self, access: &Access, served: &Path, at: &Path) -> anyhow::Result<String> {
+    pub fn script(self, access: &Access, served: &Path, at: &Path) -> anyhow::Result<String> {
         let name = at.file_name().unwrap_or_default().to_string_lossy();
         let script = access.directory().join(format!("mount-{name}.sh"));
         let words: Vec<String> = self.command(access, served, at).iter().map(|word| quoted(word)).collect();
-        show::write(&script, &format!("{} >/dev/null 2>\"$0.log\" </dev/null\n", words.join(" ")))?;
+        write(&script, &format!("{} >/dev/null 2>\"$0.log\" </dev/null\n", words.join(" ")))?;
         let script = quoted(&script.display().to_string());
         Ok(format!("{{ sh {script} || {{ cat {script}.log >&2; false; }}; }}"))
     }
 
     /// What is missing on this machine for these, in words.
-    pub(crate) fn check(systems: &[Self]) -> anyhow::Result<Vec<Package>> {
+    pub fn check(systems: &[Self]) -> anyhow::Result<Vec<Package>> {
         if !rustix::process::geteuid().is_root() {
             bail!("mounting on other hosts of one's own takes root");
         }
@@ -126,7 +135,7 @@ impl FileSystem {
 }
 
 /// As one word of a shell's.
-pub(crate) fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
