@@ -11,6 +11,7 @@
 pub mod course;
 pub mod data;
 pub mod environment;
+pub mod experiment;
 pub mod file;
 pub mod file_system;
 pub mod iperf3;
@@ -20,6 +21,7 @@ pub mod memory_to_memory;
 pub mod mounted;
 pub mod pair;
 pub mod profile;
+pub mod rerun;
 pub mod server;
 pub mod tool;
 pub mod turn;

@@ -59,6 +59,8 @@ pub struct Bar {
     pub is_projected: bool,
     /// What it shall be.
     pub target: Option<Target>,
+    /// It is what others have published, long ago and elsewhere.
+    pub is_published: bool,
 }
 
 /// What lines run over.
@@ -67,6 +69,12 @@ pub enum Over {
     /// Bytes of a call, each step a factor.
     #[default]
     CallBytes,
+    /// Bytes of a frame on Ethernet, the same.
+    FrameBytes,
+    /// Bytes of a socket's buffer, the same.
+    WindowBytes,
+    /// Connections at a time, the same.
+    Streams,
     /// Seconds.
     Time,
 }
@@ -322,7 +330,7 @@ impl Bar {
         if let Some(mean) = self.mean {
             let (colour, width) = (self.colour % COLOURS, x(mean).max(1.0));
             // What was not measured is drawn as an outline.
-            let look = if self.is_projected {
+            let look = if self.is_projected || self.is_published {
                 format!("class=\"s{colour}\" stroke-dasharray=\"3 2\"")
             } else {
                 format!("class=\"f{colour}\"")
@@ -393,6 +401,9 @@ impl Lines {
         }
         let below = match self.over {
             Over::CallBytes => "length of a call",
+            Over::FrameBytes => "bytes of a frame",
+            Over::WindowBytes => "window of a stream",
+            Over::Streams => "streams",
             Over::Time => "seconds",
         };
         body += &text(RIGHT, bottom + 31.0, "q", "end", SMALL, below);
@@ -419,7 +430,7 @@ impl Lines {
         // What others have published years ago decides nothing: differences between the tools are to be seen.
         let own = self.lines.iter().filter(|line| matches!(line.look, Look::Marked(_)));
         let own = least(&mut own.flat_map(|line| &line.points).map(|point| point.1));
-        let spans = self.over == Over::CallBytes && high / own > FACTOR;
+        let spans = self.over != Over::Time && high / own > FACTOR;
         let low = least(&mut self.values());
         if spans {
             let (from, to) =
@@ -436,8 +447,8 @@ impl Lines {
         let high = places.iter().copied().fold(0.0, f64::max);
         match self.over {
             Over::Time => Scale { from: 0.0, to: high.max(0.1), is_log: false },
-            Over::CallBytes if places.is_empty() => Scale { from: 1.0, to: 2.0, is_log: true },
-            Over::CallBytes => {
+            _ if places.is_empty() => Scale { from: 1.0, to: 2.0, is_log: true },
+            _ => {
                 let (low, high) = (low.max(1.0), high.max(1.0));
                 Scale { from: low / 1.15, to: high * 1.15, is_log: true }
             }
@@ -452,7 +463,9 @@ impl Lines {
         let powers: Vec<u32> =
             (0..50).filter(|power| (across.from..=across.to).contains(&2f64.powi(*power as i32))).collect();
         let every = powers.len().div_ceil(5).max(1);
+        let counts = matches!(self.over, Over::Streams | Over::FrameBytes);
         let label = |power: u32| match power {
+            power if counts => (1u64 << power).to_string(),
             30.. => format!("{} GiB", 1u64 << (power - 30)),
             20.. => format!("{} MiB", 1u64 << (power - 20)),
             10.. => format!("{} KiB", 1u64 << (power - 10)),
@@ -515,7 +528,18 @@ impl Line {
             let _ = write!(path, "{}{:.1} {:.1}", if place == 0 { "M" } else { "L" }, x(*at), y(*value));
         }
         let mut body = if path.is_empty() { String::new() } else { self.look.stroke(&path) };
-        let Look::Marked(colour) = self.look else { return body };
+        let Look::Marked(colour) = self.look else {
+            if matches!(self.look, Look::Published | Look::PublishedToo) {
+                for (at, value) in &self.points {
+                    let (at, value) = (x(*at), y(*value));
+                    let _ = write!(
+                        body,
+                        "<circle class=\"m\" stroke-width=\"1\" cx=\"{at:.1}\" cy=\"{value:.1}\" r=\"2\"/>"
+                    );
+                }
+            }
+            return body;
+        };
         let colour = colour % COLOURS;
         for (at, mean, deviation) in &self.deviations {
             let ends = [x(*at), y(mean - deviation), x(*at), y(mean + deviation)];

@@ -1,10 +1,11 @@
 //! A record of any kind, recognised by what it says of itself.
 
+use crate::plain;
 use crate::record::{ReadError, schema_of};
 use crate::series::Series;
 use crate::sheet::{self, Sheet};
 use crate::trace::{Sample, TraceError};
-use crate::{Emulator, Io, Report, Targets, Trace, emulator, io, record, table, targets};
+use crate::{Emulator, Io, Report, Reports, Targets, Trace, emulator, io, record, reports, table, targets};
 
 /// One kept record.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +18,8 @@ pub enum Kept {
     Emulator(Emulator),
     /// File I/O by the length of a call.
     Io(Io),
+    /// The reports' own experiments.
+    Reports(Box<Reports>),
     /// A copy over time.
     Trace(Trace),
 }
@@ -48,7 +51,8 @@ pub enum KeptError {
 }
 
 /// Every schema that can be read.
-pub const SCHEMAS: [&str; 4] = [record::SCHEMA, targets::SCHEMA, emulator::SCHEMA, io::SCHEMA];
+pub const SCHEMAS: [&str; 5] =
+    [record::SCHEMA, targets::SCHEMA, emulator::SCHEMA, io::SCHEMA, reports::SCHEMA];
 
 /// How gzip(1)'s files begin (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -90,6 +94,7 @@ impl Kept {
                 Ok(Self::Emulator(emulator))
             }
             io::SCHEMA => Ok(Self::Io(Io::from_json(text)?)),
+            reports::SCHEMA => Ok(Self::Reports(Box::new(Reports::from_json(text)?))),
             _ => Err(KeptError::Schema(schema)),
         }
     }
@@ -102,6 +107,7 @@ impl Kept {
             Self::Targets(targets) => sheet::targets::sheet(targets),
             Self::Emulator(emulator) => sheet::emulator::sheet(emulator),
             Self::Io(io) => sheet::io::sheet(io),
+            Self::Reports(reports) => sheet::reports::sheet(reports),
             Self::Trace(trace) => sheet::trace::sheet(trace, name),
         }
     }
@@ -114,6 +120,7 @@ impl Kept {
             Self::Targets(targets) => sheet::targets::series(targets),
             Self::Emulator(emulator) => sheet::emulator::series(emulator),
             Self::Io(io) => sheet::io::series(io),
+            Self::Reports(reports) => sheet::reports::series(reports),
             Self::Trace(trace) => sheet::trace::series(trace),
         }
     }
@@ -126,6 +133,7 @@ impl Kept {
             Self::Targets(targets) => targets.markdown(),
             Self::Emulator(emulator) => emulator.markdown(),
             Self::Io(io) => io.markdown(),
+            Self::Reports(reports) => plain::markdown_sheet(&sheet::reports::sheet(reports)),
             Self::Trace(trace) => sheet::trace::markdown(trace, name),
         }
     }
@@ -138,6 +146,7 @@ impl Kept {
             Self::Targets(_) => Some(targets::SCHEMA),
             Self::Emulator(_) => Some(emulator::SCHEMA),
             Self::Io(_) => Some(io::SCHEMA),
+            Self::Reports(_) => Some(reports::SCHEMA),
             Self::Trace(_) => None,
         }
     }

@@ -21,7 +21,9 @@ pub mod palette;
 pub mod picture;
 pub mod plain;
 pub mod plot;
+pub mod published;
 pub mod record;
+pub mod reports;
 pub mod series;
 pub mod sheet;
 pub mod summary;
@@ -37,6 +39,7 @@ pub use record::{
     Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Said, Scenario, Usage,
     Verdict,
 };
+pub use reports::Reports;
 pub use summary::Summary;
 pub use targets::Targets;
 pub use trace::Trace;

@@ -92,6 +92,32 @@ pub fn markdown(table: &Table) -> String {
     crate::table::markdown(&head, &table.rows.iter().map(words).collect::<Vec<_>>())
 }
 
+/// A whole sheet as Markdown.
+#[must_use]
+pub fn markdown_sheet(sheet: &Sheet) -> String {
+    let mut text = format!("# {}\n\n", sheet.title);
+    for (name, value) in &sheet.facts {
+        let _ = writeln!(text, "- {name}: {value}");
+    }
+    let list = |text: &mut String, all: &[String]| {
+        for (place, each) in all.iter().enumerate() {
+            let _ = writeln!(text, "{}- {each}", if place == 0 { "\n" } else { "" });
+        }
+    };
+    list(&mut text, &sheet.summary);
+    for part in &sheet.parts {
+        let _ = writeln!(text, "\n## {}", part.title);
+        list(&mut text, &part.about);
+        for table in &part.tables {
+            let _ = write!(text, "\n{}\n\n{}", table.caption, markdown(table));
+        }
+        list(&mut text, &part.doubts);
+        list(&mut text, &part.notes);
+    }
+    let _ = writeln!(text, "\n{MARKS}");
+    text
+}
+
 /// Words in lines of this many characters; longer words have a line of their own.
 #[must_use]
 pub fn wrapped(words: &str, width: usize) -> Vec<String> {

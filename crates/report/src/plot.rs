@@ -137,7 +137,7 @@ pub fn file_io(place: &Place) -> Result<String, PlotError> {
             });
             let published =
                 [("SRFS", RGBColor(0x55, 0x55, 0x55)), ("NFS", RIVAL_COLOUR)].map(|(system, colour)| {
-                    (format!("{system} 2005"), colour, 1, published_line(system, pattern))
+                    (format!("{system} 2005"), colour, 1, published_line(place.connection(), system, pattern))
                 });
             by_length(area, &pattern.to_string(), own.chain(published).collect())?;
         }

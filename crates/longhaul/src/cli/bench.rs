@@ -11,10 +11,11 @@ use clap::{Args, ValueEnum};
 use longhaul_report::Environment;
 use longhaul_report::io::{Io, Pattern, Place, Run, System};
 
+use super::bench_reports::BenchReports;
 use super::print_out;
 use crate::units::size;
 
-/// Measure file systems
+/// Measure file systems, and make the reports' experiments again
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     #[command(subcommand)]
@@ -24,12 +25,14 @@ pub(crate) struct Bench {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     Io(FileIo),
+    Reports(BenchReports),
 }
 
 impl Bench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
             What::Io(io) => io.run(),
+            What::Reports(reports) => reports.run(),
         }
     }
 }

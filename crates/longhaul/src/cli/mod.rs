@@ -1,6 +1,7 @@
 //! The command line: one module a command.
 
 mod bench;
+mod bench_reports;
 mod cp;
 mod doctor;
 mod emulate;

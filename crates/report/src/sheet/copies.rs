@@ -14,7 +14,7 @@ pub(crate) fn series(report: &Report) -> Vec<Series> {
     report.scenarios.iter().flat_map(series_of).collect()
 }
 
-fn series_of(scenario: &Scenario) -> Vec<Series> {
+pub(crate) fn series_of(scenario: &Scenario) -> Vec<Series> {
     let of_tool = |summary: &Summary| {
         let runs = || scenario.runs.iter().filter(|run| run.tool == summary.tool);
         let value = |run: &Run| {
@@ -131,7 +131,7 @@ fn sentence(scenario: &Scenario) -> Option<String> {
     Some(words + ".")
 }
 
-fn part(scenario: &Scenario) -> Part {
+pub(crate) fn part(scenario: &Scenario) -> Part {
     let all = series_of(scenario);
     let mut about =
         vec![format!("{}; each run at most {} s.", amount(&scenario.data), scenario.limit_seconds)];
@@ -180,6 +180,7 @@ fn bars(scenario: &Scenario, all: &[Series]) -> Chart {
             remark: remark.to_owned(),
             is_projected: series.values.iter().any(|value| value.is_cut),
             target: None,
+            is_published: false,
         }
     };
     let wire = scenario.link.payload_bps() / 1e6;

@@ -131,6 +131,7 @@ fn rates(case: &Case, all: &[Series]) -> Option<Chart> {
             remark: if series.values.iter().any(|value| value.is_doubted) { "†" } else { "" }.to_owned(),
             is_projected: false,
             target: figure.targets.first().copied(),
+            is_published: false,
         }
     };
     let rows: Vec<Bar> = own.map(row).collect();

@@ -14,7 +14,7 @@ pub(crate) fn series(io: &Io) -> Vec<Series> {
     io.places.iter().flat_map(series_of).collect()
 }
 
-fn series_of(place: &Place) -> Vec<Series> {
+pub(crate) fn series_of(place: &Place) -> Vec<Series> {
     let lengths: BTreeSet<u64> = place.runs.iter().map(|run| run.length).collect();
     let mut all = Vec::new();
     for pattern in Pattern::ALL {
@@ -116,7 +116,7 @@ fn sentences(place: &Place) -> Vec<String> {
     sentences
 }
 
-fn part(place: &Place) -> Part {
+pub(crate) fn part(place: &Place) -> Part {
     let all = series_of(place);
     let limit = significant(place.limit_seconds);
     let mut about =
@@ -132,9 +132,10 @@ fn part(place: &Place) -> Part {
         };
         about.push(format!("{}{secret}: {}", system.name, code(&system.command)));
     }
-    about.push(
-        "SRFS 2005 and NFS 2005 are the means that JAXA RR-05-004 gives for its direct path, 1 Gbit/s x 3.3 ms.".to_owned(),
-    );
+    about.push(format!(
+        "SRFS 2005 and NFS 2005 are the means that JAXA RR-05-004 gives for {}.",
+        place.connection().in_words()
+    ));
     let there =
         Pattern::ALL.into_iter().filter(|pattern| place.runs.iter().any(|run| run.pattern == *pattern));
     let there: Vec<Pattern> = there.collect();
@@ -192,7 +193,7 @@ fn lines(place: &Place, pattern: Pattern, all: &[Series]) -> Chart {
     let (first, last) = (lengths.iter().min().copied(), lengths.iter().max().copied());
     let both = [("SRFS", Look::Published), ("NFS", Look::PublishedToo)].map(|(system, look)| {
         // Where there is nothing of ours to compare them with, they would only take room.
-        let near = published_line(system, pattern).into_iter().filter(|(length, _)| {
+        let near = published_line(place.connection(), system, pattern).into_iter().filter(|(length, _)| {
             first.is_some_and(|first| *length >= first) && last.is_some_and(|last| *length <= last)
         });
         let points: Vec<(f64, f64)> = near.map(|(length, rate)| (length as f64, rate)).collect();
@@ -237,8 +238,9 @@ fn table(place: &Place, pattern: Pattern, all: &[Series]) -> Table {
                 failed => Cell::toned(format!("{words}, {failed} FAILED"), Tone::Bad),
             }
         };
-        let beside =
-            ["SRFS", "NFS"].map(|system| Cell::or_dash(published(system, pattern, length).map(significant)));
+        let beside = ["SRFS", "NFS"].map(|system| {
+            Cell::or_dash(published(place.connection(), system, pattern, length).map(significant))
+        });
         std::iter::once(Cell::of(size_of_call(length))).chain(own.iter().map(cell)).chain(beside).collect()
     });
     let caption = format!("{pattern}, Mbit/s: mean ± sd of the rounds, by the length of a call");

@@ -174,6 +174,7 @@ fn bars(case: &Case, all: &[Series]) -> Option<Chart> {
             remark: if series.values.iter().any(|value| value.is_doubted) { "†" } else { "" }.to_owned(),
             is_projected: false,
             target: figure.target,
+            is_published: false,
         }
     };
     let rows: Vec<Bar> = rates.map(row).collect();

@@ -87,7 +87,7 @@ pub(crate) fn markdown(trace: &Trace, name: &str) -> String {
     format!("# {}\n\n{}\n\n{table}", sheet.title, sheet.summary.join("\n"))
 }
 
-fn charts(trace: &Trace) -> Vec<Chart> {
+pub(crate) fn charts(trace: &Trace) -> Vec<Chart> {
     let chart = |title: &str, unit: &str, lines| {
         Chart::Lines(Lines { title: title.to_owned(), unit: unit.to_owned(), over: Over::Time, lines })
     };
