@@ -50,7 +50,8 @@ fn a_series_keeps_a_record_that_is_shown() {
     assert!(html.contains("kek-udp") && html.contains("<svg "), "{html}");
     let mut shown = Command::new(LONGHAUL);
     let shown = Running::start(shown.arg("report").arg(&record), &scratch.path().join("shown")).wait();
-    shown.expect(0).says(&["window / RTT", "256 KiB, 1 stream"]);
+    let shown = shown.expect(0).out;
+    assert!(shown.contains("window / RTT") && shown.contains("256 KiB, 1 stream"), "{shown}");
 }
 
 #[test]

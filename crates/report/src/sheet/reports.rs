@@ -217,10 +217,12 @@ fn remarks(runs: &[Run]) -> (Vec<String>, Vec<String>) {
     (super::once(failed), super::once(doubts))
 }
 
+const FAILED: &str = "FAILED";
+
 fn cell(series: Option<&Series>, best: f64) -> Cell {
     let Some(series) = series else { return Cell::of("-") };
     let Some(Spread { mean, deviation, .. }) = series.spread() else {
-        return Cell::toned("FAILED", Tone::Bad);
+        return Cell::toned(FAILED, Tone::Bad);
     };
     let doubt = if series.values.iter().any(|value| value.is_doubted) { "†" } else { "" };
     let words = format!("{}{doubt}", with_deviation(mean, deviation));
@@ -310,6 +312,9 @@ fn udp(experiment: &Experiment, runs: &[Run], all: &[Series]) -> Part {
     let rows = places.iter().map(|at| {
         let mut row = vec![Cell::of(format!("{} B", at.0))];
         for (tool, cell) in tools.iter().zip(cells(all, &tools, &in_words(*at))) {
+            let mut own = runs.iter().filter(|run| run.tool == *tool && place(run) == *at);
+            let is_none = cell.words == FAILED && own.all(|run| run.failure.is_none());
+            let cell = if is_none { Cell::toned("none", Tone::Bad) } else { cell };
             let lost: Vec<f64> = frames(runs, *at)
                 .iter()
                 .filter(|(run, _)| run.tool == *tool)
@@ -359,7 +364,7 @@ fn udp(experiment: &Experiment, runs: &[Run], all: &[Series]) -> Part {
     };
     Part {
         about: vec![format!(
-            "The rate of frames (payload and {UDP_FRAMING} bytes) that arrive, at the highest load of which at most {:.0} % is lost.",
+            "The rate of frames (payload and {UDP_FRAMING} bytes) that arrive, at the highest load of which at most {:.0} % is lost; none: more is lost of every load that was tried.",
             LOSS_MAX * 100.0
         )],
         charts: vec![chart],
@@ -570,11 +575,18 @@ mod tests {
             ["1518 B", "982", "0.1 %", "850", "0.0 %", "987", "971", "960"]
         );
         assert_eq!(part.tables[1].rows.len(), 5, "every burst is shown");
+        let lossy = reports_of_two_lossy_bursts();
+        assert_eq!(words(&lossy)[1..3], ["none", "-"]);
         assert_eq!(part.notes, ["iperf3, 1518 B, round 1: no"]);
         assert!(
             sheet.summary[0].contains("at most longhaul 982, iperf3 850, JAXA 2005 972 Mbit/s"),
             "{sheet:?}"
         );
+    }
+
+    fn reports_of_two_lossy_bursts() -> Vec<Cell> {
+        let runs = vec![burst(OURS, 1e9, 90_000), burst(OURS, 0.5e9, 80_000)];
+        sheet(&reports("jaxa-udp", Found::Udp(runs))).parts[0].tables[0].rows[0].clone()
     }
 
     #[test]
