@@ -35,6 +35,8 @@ fn every_kind_of_record_is_shown_in_every_form() {
         kept("targets-2026-11-23T044745Z"),
         kept("emulator-2026-11-22-counts"),
         kept("io-2026-11-23T044553Z"),
+        kept("reports-2026-11-23").with_file_name("jaxa-udp.json"),
+        kept("reports-2026-11-23").with_file_name("download.json"),
         trace,
     ] {
         let (text, _) = done(report(&[]).arg(&file), 0);

@@ -247,8 +247,12 @@ impl Rerun {
             limit: self.seconds,
         };
         let place = mounts.place(shape, &systems);
+        let mut place = place?;
+        for system in &mut place.systems {
+            system.command = named(std::mem::take(&mut system.command), &self.scratch);
+        }
         remove(&scratch)?;
-        Ok(Found::Files(place?))
+        Ok(Found::Files(place))
     }
 
     fn copies(
@@ -323,7 +327,7 @@ impl Rerun {
                     tool.name(),
                     course::in_words(&run, data.amount())
                 );
-                run.command = named(named(run.command, &self.longhaul), &self.scratch);
+                run.command = named(named(named(run.command, &self.longhaul), &self.scratch), from);
                 scenario.runs.push(run);
                 if tool == Tool::Longhaul && kept.is_empty() {
                     let text = std::fs::read_to_string(&trace).unwrap_or_default();

@@ -90,7 +90,7 @@ fn range(all: &[Series], system: &str, scenario: &str) -> Option<(f64, f64)> {
     (!means.is_empty()).then_some((low, high))
 }
 
-fn sentences(place: &Place) -> Vec<String> {
+pub(crate) fn sentences(place: &Place) -> Vec<String> {
     let all = series_of(place);
     let mut sentences = Vec::new();
     for pattern in Pattern::ALL {

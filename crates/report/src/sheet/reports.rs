@@ -16,6 +16,9 @@ use crate::table::significant;
 /// Where a run stands in a table: its frame, or its window and streams.
 type Place = (u64, u64, u64);
 
+/// Which runs count at a place, and what for.
+type Counted = fn(&[Run], Place) -> Vec<(&Run, f64)>;
+
 fn place(run: &Run) -> Place {
     (run.frame_bytes, run.window_bytes, run.streams)
 }
@@ -31,8 +34,8 @@ pub(crate) fn series(reports: &Reports) -> Vec<Series> {
 
 fn series_of(experiment: &Experiment) -> Vec<Series> {
     let all = match &experiment.found {
-        Found::Udp(runs) => traffic(runs, frames),
-        Found::Tcp(runs) => traffic(runs, payload),
+        Found::Udp(runs) if counts_frames(experiment) => traffic(runs, "Mbit/s of frames", frames),
+        Found::Udp(runs) | Found::Tcp(runs) => traffic(runs, "Mbit/s", payload),
         Found::Files(place) => super::io::series_of(place),
         Found::Copies { scenario, .. } => super::copies::series_of(scenario),
     };
@@ -47,7 +50,11 @@ fn series_of(experiment: &Experiment) -> Vec<Series> {
 }
 
 /// A series for each tool and place.
-fn traffic<'a>(runs: &'a [Run], of: impl Fn(&'a [Run], Place) -> Vec<(&'a Run, f64)>) -> Vec<Series> {
+fn traffic<'a>(
+    runs: &'a [Run],
+    figure: &str,
+    of: impl Fn(&'a [Run], Place) -> Vec<(&'a Run, f64)>,
+) -> Vec<Series> {
     let mut all = Vec::new();
     for at in runs.iter().map(place).collect::<BTreeSet<_>>() {
         for tool in tools(runs) {
@@ -65,7 +72,7 @@ fn traffic<'a>(runs: &'a [Run], of: impl Fn(&'a [Run], Place) -> Vec<(&'a Run, f
             all.push(Series {
                 scenario: in_words(at),
                 tool: tool.to_owned(),
-                figure: if at.0 > 0 { "Mbit/s of frames" } else { "Mbit/s" }.to_owned(),
+                figure: figure.to_owned(),
                 call_bytes: None,
                 better: Better::More,
                 values,
@@ -84,8 +91,7 @@ fn payload(runs: &[Run], at: Place) -> Vec<(&Run, f64)> {
 /// The burst with the highest rate that lost little enough, of each tool and round.
 fn frames(runs: &[Run], at: Place) -> Vec<(&Run, f64)> {
     let mut best: Vec<(&Run, f64)> = Vec::new();
-    for run in runs.iter().filter(|run| place(run) == at && (run.loss() <= LOSS_MAX || is_single(runs, run)))
-    {
+    for run in runs.iter().filter(|run| place(run) == at && run.loss() <= LOSS_MAX) {
         let Some(rate) = run.frames_mbps() else { continue };
         match best.iter_mut().find(|(known, _)| (&known.tool, known.round) == (&run.tool, run.round)) {
             Some(known) if rate > known.1 => *known = (run, rate),
@@ -96,10 +102,9 @@ fn frames(runs: &[Run], at: Place) -> Vec<(&Run, f64)> {
     best
 }
 
-/// Only this load was tried: it counts with what it lost.
-fn is_single(runs: &[Run], one: &Run) -> bool {
-    let same = |run: &&Run| (place(run), &run.tool, run.round) == (place(one), &one.tool, one.round);
-    runs.iter().filter(same).count() == 1
+/// JAXA counts frames, iperf counts payload: what is measured is counted as what it stands beside.
+fn counts_frames(experiment: &Experiment) -> bool {
+    published(experiment).iter().any(|figure| figure.frame_bytes > 0)
 }
 
 fn tools(runs: &[Run]) -> Vec<&str> {
@@ -132,6 +137,10 @@ fn count(streams: u64) -> String {
 
 pub(crate) fn sheet(reports: &Reports) -> Sheet {
     let mut summary: Vec<String> = reports.experiments.iter().filter_map(sentence).collect();
+    summary.extend(reports.experiments.iter().flat_map(|experiment| match &experiment.found {
+        Found::Files(place) => super::io::sentences(place),
+        _ => Vec::new(),
+    }));
     let verdicts: Vec<&Verdict> = reports.experiments.iter().flat_map(verdicts).collect();
     summary.extend(trust_in_words(&verdicts));
     let all = series(reports);
@@ -156,6 +165,9 @@ fn verdicts(experiment: &Experiment) -> Vec<&Verdict> {
 
 /// The highest of longhaul's, of the others, and of what was published.
 fn sentence(experiment: &Experiment) -> Option<String> {
+    if matches!(experiment.found, Found::Files(_)) {
+        return None; // what a mount keeps in memory is read at its speed: the highest figure says nothing
+    }
     let all = series_of(experiment);
     let highest = |is_ours: bool| {
         let own = all.iter().filter(|series| (series.tool == OURS) == is_ours);
@@ -291,8 +303,13 @@ fn udp(experiment: &Experiment, runs: &[Run], all: &[Series]) -> Part {
     let tools = tools(runs);
     let figures = published(experiment);
     let places: BTreeSet<Place> = runs.iter().map(place).collect();
-    let wire =
-        |frame: u64| experiment.link.rate_bps as f64 * 1e-6 * frame as f64 / (frame + WIRE_FRAMING) as f64;
+    let by_frame = counts_frames(experiment);
+    let wire = |frame: u64| {
+        let counted = if by_frame { frame } else { frame.saturating_sub(UDP_FRAMING) };
+        experiment.link.rate_bps as f64 * 1e-6 * counted as f64 / frame.saturating_add(WIRE_FRAMING) as f64
+    };
+    let (unit, counted): (&str, Counted) =
+        if by_frame { ("Mbit/s of frames", frames) } else { ("Mbit/s of payload", payload) };
     let ways: Vec<&str> = figures.iter().fold(Vec::new(), |mut ways, figure| {
         if figure.frame_bytes > 0 && !ways.contains(&figure.about.as_str()) {
             ways.push(&figure.about);
@@ -315,7 +332,7 @@ fn udp(experiment: &Experiment, runs: &[Run], all: &[Series]) -> Part {
             let mut own = runs.iter().filter(|run| run.tool == *tool && place(run) == *at);
             let is_none = cell.words == FAILED && own.all(|run| run.failure.is_none());
             let cell = if is_none { Cell::toned("none", Tone::Bad) } else { cell };
-            let lost: Vec<f64> = frames(runs, *at)
+            let lost: Vec<f64> = counted(runs, *at)
                 .iter()
                 .filter(|(run, _)| run.tool == *tool)
                 .map(|(run, _)| run.loss() * 100.0)
@@ -334,7 +351,7 @@ fn udp(experiment: &Experiment, runs: &[Run], all: &[Series]) -> Part {
         }
         row
     });
-    let mut table = Table::new("Frames that arrived, Mbit/s, and what was lost then", &[], rows.collect());
+    let mut table = Table::new(format!("{unit} that arrived, and what was lost then"), &[], rows.collect());
     table.head = head;
     let (notes, doubts) = remarks(runs);
     let mut notes = notes;
@@ -353,20 +370,26 @@ fn udp(experiment: &Experiment, runs: &[Run], all: &[Series]) -> Part {
         all_lines.push(Line { name: "the wire".to_owned(), look: Look::Behind, points, ..Line::default() });
         Chart::Lines(Lines {
             title: format!("{}: UDP by frame size", experiment.name),
-            unit: "Mbit/s of frames".to_owned(),
+            unit: unit.to_owned(),
             over: Over::FrameBytes,
             lines: all_lines,
         })
     } else {
         let limit =
             places.first().map(|at| (wire(at.0), format!("the wire carries {}", significant(wire(at.0)))));
-        bars(&format!("{}: UDP", experiment.name), "Mbit/s of frames", all, &figures, limit)
+        bars(&format!("{}: UDP", experiment.name), unit, all, &figures, limit)
     };
     Part {
-        about: vec![format!(
-            "The rate of frames (payload and {UDP_FRAMING} bytes) that arrive, at the highest load of which at most {:.0} % is lost; none: more is lost of every load that was tried.",
-            LOSS_MAX * 100.0
-        )],
+        about: by_frame
+            .then(|| {
+                format!(
+                    "The rate of frames (payload and {UDP_FRAMING} bytes) that arrive, at the highest load of which at most {:.0} % is \
+                     lost; none: more is lost of every load that was tried.",
+                    LOSS_MAX * 100.0
+                )
+            })
+            .into_iter()
+            .collect(),
         charts: vec![chart],
         tables: vec![table, bursts(runs)],
         doubts,
@@ -615,9 +638,12 @@ mod tests {
 
     #[test]
     fn one_load_counts_with_what_it_lost() {
-        let sheet = sheet(&reports("cern-udp", Found::Udp(vec![burst(OURS, 1e9, 90_000)])));
+        let sheet = sheet(&reports(
+            "cern-udp",
+            Found::Udp(vec![Run { bits_per_second: 867e6, ..burst(OURS, 1e9, 90_000) }]),
+        ));
         let row = &sheet.parts[0].tables[0].rows[0];
-        assert_eq!(words(row), ["1250 B", "900", "10.0 %", "984", "906"]);
+        assert_eq!(words(row), ["1250 B", "867", "10.0 %", "948", "906"], "payload, as iperf counts");
         assert!(sheet.parts[0].notes[0].contains("5.3 % of datagrams lost"), "{:?}", sheet.parts[0].notes);
     }
 }
