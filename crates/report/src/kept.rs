@@ -5,7 +5,9 @@ use crate::record::{ReadError, schema_of};
 use crate::series::Series;
 use crate::sheet::{self, Sheet};
 use crate::trace::{Sample, TraceError};
-use crate::{Emulator, Io, Report, Reports, Targets, Trace, emulator, io, record, reports, table, targets};
+use crate::{
+    Emulator, Io, Path, Report, Reports, Targets, Trace, emulator, io, path, record, reports, table, targets,
+};
 
 /// One kept record.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +22,8 @@ pub enum Kept {
     Io(Io),
     /// The reports' own experiments.
     Reports(Box<Reports>),
+    /// What a path carries.
+    Path(Box<Path>),
     /// A copy over time.
     Trace(Trace),
 }
@@ -51,8 +55,8 @@ pub enum KeptError {
 }
 
 /// Every schema that can be read.
-pub const SCHEMAS: [&str; 5] =
-    [record::SCHEMA, targets::SCHEMA, emulator::SCHEMA, io::SCHEMA, reports::SCHEMA];
+pub const SCHEMAS: [&str; 6] =
+    [record::SCHEMA, targets::SCHEMA, emulator::SCHEMA, io::SCHEMA, path::SCHEMA, reports::SCHEMA];
 
 /// How gzip(1)'s files begin (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -95,6 +99,7 @@ impl Kept {
             }
             io::SCHEMA => Ok(Self::Io(Io::from_json(text)?)),
             reports::SCHEMA => Ok(Self::Reports(Box::new(Reports::from_json(text)?))),
+            path::SCHEMA => Ok(Self::Path(Box::new(Path::from_json(text)?))),
             _ => Err(KeptError::Schema(schema)),
         }
     }
@@ -108,6 +113,7 @@ impl Kept {
             Self::Emulator(emulator) => sheet::emulator::sheet(emulator),
             Self::Io(io) => sheet::io::sheet(io),
             Self::Reports(reports) => sheet::reports::sheet(reports),
+            Self::Path(path) => sheet::path::sheet(path),
             Self::Trace(trace) => sheet::trace::sheet(trace, name),
         }
     }
@@ -121,6 +127,7 @@ impl Kept {
             Self::Emulator(emulator) => sheet::emulator::series(emulator),
             Self::Io(io) => sheet::io::series(io),
             Self::Reports(reports) => sheet::reports::series(reports),
+            Self::Path(path) => sheet::path::series(path),
             Self::Trace(trace) => sheet::trace::series(trace),
         }
     }
@@ -134,6 +141,7 @@ impl Kept {
             Self::Emulator(emulator) => emulator.markdown(),
             Self::Io(io) => io.markdown(),
             Self::Reports(reports) => plain::markdown_sheet(&sheet::reports::sheet(reports)),
+            Self::Path(path) => path.markdown(),
             Self::Trace(trace) => sheet::trace::markdown(trace, name),
         }
     }
@@ -147,6 +155,7 @@ impl Kept {
             Self::Emulator(_) => Some(emulator::SCHEMA),
             Self::Io(_) => Some(io::SCHEMA),
             Self::Reports(_) => Some(reports::SCHEMA),
+            Self::Path(_) => Some(path::SCHEMA),
             Self::Trace(_) => None,
         }
     }

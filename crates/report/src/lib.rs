@@ -18,6 +18,7 @@ pub mod kept;
 pub mod markup;
 pub mod page;
 pub mod palette;
+pub mod path;
 pub mod picture;
 pub mod plain;
 pub mod plot;
@@ -35,6 +36,7 @@ pub mod traffic;
 pub use emulator::Emulator;
 pub use io::Io;
 pub use kept::Kept;
+pub use path::Path;
 pub use record::{
     Amount, Data, End, Environment, LeftOut, Link, Program, Report, Run, SCHEMA, Said, Scenario, Usage,
     Verdict,

@@ -6,6 +6,7 @@
 pub(crate) mod copies;
 pub(crate) mod emulator;
 pub(crate) mod io;
+pub(crate) mod path;
 pub(crate) mod reports;
 pub(crate) mod targets;
 pub(crate) mod trace;

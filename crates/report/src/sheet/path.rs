@@ -1,0 +1,157 @@
+//! A path: UDP by frame size, TCP by window and streams, and the verdict.
+
+use super::{Cell, Part, Sheet, Table, facts};
+use crate::chart::{Chart, Line, Lines, Look, Over};
+use crate::palette::colours;
+use crate::path::{Path, Way};
+use crate::series::{Better, Series, Value};
+
+pub(crate) fn series(path: &Path) -> Vec<Series> {
+    let one = |tool: String, figure: &str, call_bytes, better, value| Series {
+        scenario: path.title.clone(),
+        tool,
+        figure: figure.to_owned(),
+        call_bytes,
+        better,
+        values: vec![Value::of(1, value)],
+        failed: 0,
+    };
+    let mut all = Vec::new();
+    if let Some(rtt) = &path.rtt {
+        all.push(one(
+            "packets that come back".to_owned(),
+            "RTT, median, ms",
+            None,
+            Better::Less,
+            rtt.median_ms,
+        ));
+    }
+    for loaded in &path.loaded {
+        let tool = format!("packets that come back, under load {}", loaded.way);
+        all.push(one(tool, "RTT, median, ms", None, Better::Less, loaded.rtt.median_ms));
+    }
+    for udp in &path.udp {
+        let (tool, frame) = (format!("UDP {}", udp.way), Some(u64::from(udp.frame_bytes)));
+        all.push(one(tool.clone(), "Mbit/s of the wire", frame, Better::More, udp.above.arrived_mbps));
+        if let Some(below) = &udp.below {
+            all.push(one(tool, "loss at nine tenths, %", frame, Better::Less, below.lost_percent()));
+        }
+    }
+    for tcp in &path.tcp {
+        let tool = format!("TCP {}, {}, streams: {}", tcp.way, tcp.window_in_words(), tcp.streams);
+        all.push(one(tool, "Mbit/s", None, Better::More, tcp.mbps));
+    }
+    all
+}
+
+pub(crate) fn sheet(path: &Path) -> Sheet {
+    let parts = Way::BOTH.into_iter().filter_map(|way| part(path, way)).collect();
+    Sheet {
+        title: path.title.clone(),
+        facts: facts(&path.environment),
+        summary: path.sentences().iter().map(|line| line.replace("**", "")).collect(),
+        parts,
+    }
+}
+
+fn part(path: &Path, way: Way) -> Option<Part> {
+    let suffix = format!(" {way},");
+    let tables: Vec<Table> = path
+        .tables()
+        .into_iter()
+        .filter(|(caption, _, _)| caption.contains(&suffix))
+        .map(|(caption, head, rows)| {
+            let cells = |row: Vec<String>| row.into_iter().map(Cell::of).collect();
+            Table::new(caption, &head, rows.into_iter().map(cells).collect())
+        })
+        .collect();
+    if tables.is_empty() {
+        return None;
+    }
+    Some(Part {
+        title: format!("{}, {way}", path.host),
+        about: vec![
+            "UDP: the load was raised until too little arrived; the capacity is what arrives then, with Ethernet's 38 bytes a packet. \
+             TCP: payload after the start-up; beside it window / RTT (RFC 6349) and Mathis's formula."
+                .to_owned(),
+        ],
+        charts: [udp_rates(path, way), udp_loss(path, way), tcp_rates(path, way)].into_iter().flatten().collect(),
+        tables,
+        doubts: Vec::new(),
+        notes: path.left_out.iter().map(|what| format!("Not measured: {what}.")).collect(),
+    })
+}
+
+fn lines(title: String, unit: &str, over: Over, lines: Vec<Line>) -> Option<Chart> {
+    let lines: Vec<Line> = lines.into_iter().filter(|line| !line.points.is_empty()).collect();
+    (!lines.is_empty()).then(|| Chart::Lines(Lines { title, unit: unit.to_owned(), over, lines }))
+}
+
+fn udp_rates(path: &Path, way: Way) -> Option<Chart> {
+    let of_way = || path.udp.iter().filter(move |udp| udp.way == way);
+    let points = of_way().map(|udp| (f64::from(udp.frame_bytes), udp.above.arrived_mbps)).collect();
+    let line = Line { name: "capacity".to_owned(), look: Look::Marked(0), points, ..Line::default() };
+    lines(format!("UDP {way}, by frame size"), "Mbit/s of the wire", Over::FrameBytes, vec![line])
+}
+
+fn udp_loss(path: &Path, way: Way) -> Option<Chart> {
+    let of_way = || path.udp.iter().filter(move |udp| udp.way == way);
+    let frame = |bytes: u32| f64::from(bytes);
+    let above = of_way().map(|udp| (frame(udp.frame_bytes), udp.above.lost_percent())).collect();
+    let below = of_way()
+        .filter_map(|udp| udp.below.as_ref().map(|below| (frame(udp.frame_bytes), below.lost_percent())))
+        .collect();
+    let line = |name: &str, colour, points| Line {
+        name: name.to_owned(),
+        look: Look::Marked(colour),
+        points,
+        ..Line::default()
+    };
+    let both = vec![line("just above the capacity", 0, above), line("at nine tenths of it", 1, below)];
+    lines(format!("Loss of UDP {way}, by frame size"), "%", Over::FrameBytes, both)
+}
+
+fn tcp_rates(path: &Path, way: Way) -> Option<Chart> {
+    let of_way = || path.tcp.iter().filter(move |tcp| tcp.way == way);
+    let mut counts: Vec<u32> = of_way().map(|tcp| tcp.streams).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    let names: Vec<String> = counts.iter().map(|count| format!("streams: {count}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut all = Vec::new();
+    for ((count, name), colour) in counts.iter().zip(&names).zip(colours(&names)) {
+        let rows = || of_way().filter(|tcp| tcp.streams == *count);
+        let measured =
+            rows().filter_map(|tcp| tcp.window_bytes.map(|bytes| (bytes as f64, tcp.mbps))).collect();
+        // No faster than the link: beyond that the theory says nothing of this path.
+        let most = path.capacity(way).unwrap_or(f64::INFINITY);
+        let theory =
+            rows().filter_map(|tcp| Some((tcp.window_bytes? as f64, tcp.window_mbps?.min(most)))).collect();
+        all.push(Line {
+            name: (*name).to_owned(),
+            look: Look::Marked(colour),
+            points: measured,
+            ..Line::default()
+        });
+        let name = format!("window/RTT, {name}");
+        all.push(Line { name, look: Look::Published, points: theory, ..Line::default() });
+    }
+    lines(format!("TCP {way}, by window"), "Mbit/s", Over::WindowBytes, all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::tests::path;
+
+    #[test]
+    fn a_path_is_tables_and_plots() {
+        let sheet = sheet(&path());
+        assert_eq!(sheet.parts.len(), 1, "nothing came from the server");
+        assert_eq!((sheet.parts[0].tables.len(), sheet.parts[0].charts.len()), (2, 3));
+        assert!(sheet.summary[0].starts_with("Round-trip time at rest: 10.00 ms"), "{:?}", sheet.summary);
+        let series = series(&path());
+        assert!(series.iter().any(|one| one.call_bytes == Some(1518) && one.values[0].value == 100.0));
+        assert!(series.iter().all(|one| series.iter().filter(|other| one.is_of(other)).count() == 1));
+    }
+}
