@@ -3,7 +3,7 @@
 //! ```text
 //! ssh-ed25519 AAAA... alice@example
 //! user="alice",export="data",export="scratch" ssh-ed25519 AAAA... alice@example
-//! export="public",ro ssh-ed25519 AAAA... guest
+//! export="public",ro,no-probe ssh-ed25519 AAAA... guest
 //! ```
 
 use std::path::Path;
@@ -20,6 +20,8 @@ pub struct Grant {
     pub exports: Vec<String>,
     /// Nothing may be changed.
     pub read_only: bool,
+    /// The path may not be measured.
+    pub no_probe: bool,
 }
 
 impl Grant {
@@ -97,6 +99,7 @@ fn parse_line(line: &str) -> Result<(PublicKey, Grant), String> {
         let (option, after) = next_option(rest)?;
         match option {
             ("ro", None) => grant.read_only = true,
+            ("no-probe", None) => grant.no_probe = true,
             ("user", Some(name)) if grant.user.is_none() && !name.is_empty() => {
                 grant.user = Some(name.to_owned())
             }
@@ -162,7 +165,8 @@ mod tests {
                 .map(|a| a.grant(&key).unwrap().clone())
         };
         assert_eq!(grant("").unwrap(), Grant::default());
-        assert!(grant("ro ").unwrap().read_only);
+        assert!(grant("ro ").unwrap().read_only && !grant("ro ").unwrap().no_probe);
+        assert!(grant("ro,no-probe ").unwrap().no_probe);
         let full = grant("user=\"al ice\",export=\"a,b\",export=\"c\",ro ").unwrap();
         assert_eq!(full.user.as_deref(), Some("al ice"));
         assert!(full.allows_export("a,b") && full.allows_export("c") && !full.allows_export("d"));

@@ -256,6 +256,7 @@ impl Dialer {
         let shared = Arc::new(Shared {
             id: self.session,
             peer,
+            remote: self.remote,
             control,
             lanes,
             handler,

@@ -6,6 +6,7 @@ pub(crate) mod message;
 mod regulate;
 mod server;
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -96,6 +97,8 @@ pub struct Session {
 pub(crate) struct Shared {
     id: SessionId,
     peer: PublicKey,
+    /// Where the peer was when the session began.
+    remote: SocketAddr,
     control: Arc<Control>,
     lanes: Arc<Lanes>,
     handler: Arc<dyn Handler>,
@@ -198,6 +201,12 @@ impl Session {
     #[must_use]
     pub fn peer(&self) -> PublicKey {
         self.shared.peer
+    }
+
+    /// The address that the other end had when the session began.
+    #[must_use]
+    pub fn remote(&self) -> SocketAddr {
+        self.shared.remote
     }
 
     /// The data lanes.

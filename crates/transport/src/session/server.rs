@@ -379,6 +379,7 @@ impl State {
         let shared = Arc::new(Shared {
             id,
             peer: key,
+            remote: from,
             control: Arc::new(Control::new()),
             lanes,
             handler,
