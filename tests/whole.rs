@@ -43,6 +43,8 @@ mod order;
 mod outage;
 #[path = "whole/page_cache.rs"]
 mod page_cache;
+#[path = "whole/path.rs"]
+mod path;
 #[path = "whole/probe.rs"]
 mod probe;
 #[path = "whole/report.rs"]

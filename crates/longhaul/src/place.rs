@@ -51,6 +51,22 @@ impl Place {
         Ok(Self::Ssh { destination: destination.to_owned(), path })
     }
 
+    /// A host without a path: `host`, `host:port`, or `user@host`, which is reached by ssh. `port` is that of an option.
+    pub(crate) fn host_alone(text: &str, port: Option<u16>) -> Result<Self, String> {
+        if text.contains('@') {
+            if text.starts_with('-') {
+                return Err(format!("`{text}` is not a host"));
+            }
+            return Ok(Self::Ssh { destination: text.to_owned(), path: Vec::new() });
+        }
+        // An IPv6 address without brackets has no port.
+        let (host, own) = match text.parse::<std::net::Ipv6Addr>() {
+            Ok(_) => (text.to_owned(), DEFAULT_PORT),
+            Err(_) => split_port(text).map_err(|reason| format!("`{text}`: {reason}"))?,
+        };
+        Ok(Self::Server { host, port: port.unwrap_or(own), path: Vec::new() })
+    }
+
     /// The host part of a remote place; two with the same one can share a session.
     pub(crate) fn host(&self) -> Option<String> {
         match self {
@@ -116,6 +132,17 @@ mod tests {
         assert!(parse("longhaul://far").unwrap_err().contains("names no export"));
         assert!(parse("longhaul://far:x/d").is_err());
         assert!(parse("-oProxyCommand=x:y").is_err());
+    }
+
+    #[test]
+    fn hosts_stand_alone() {
+        let server = |h: &str, port| Ok(Place::Server { host: h.into(), port, path: Vec::new() });
+        assert_eq!(Place::host_alone("far", None), server("far", DEFAULT_PORT));
+        assert_eq!(Place::host_alone("far:99", None), server("far", 99));
+        assert_eq!(Place::host_alone("::1", Some(98)), server("::1", 98));
+        let ssh = Place::Ssh { destination: "me@far".into(), path: Vec::new() };
+        assert_eq!(Place::host_alone("me@far", None), Ok(ssh));
+        assert!(Place::host_alone("-oX@far", None).is_err());
     }
 
     #[test]

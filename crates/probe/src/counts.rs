@@ -14,6 +14,8 @@ pub struct Counters {
     reordered: AtomicU64,
     duplicates: AtomicU64,
     jitter_ns: AtomicU64,
+    span_ns: AtomicU64,
+    span_bytes: AtomicU64,
 }
 
 /// What was moved.
@@ -31,6 +33,10 @@ pub struct Counts {
     pub duplicates: u64,
     /// UDP, at a receiver: RFC 3550's mean deviation of the transit time, now.
     pub jitter_s: f64,
+    /// UDP, at a receiver: from the first arrival to the last, now.
+    pub span_s: f64,
+    /// UDP, at a receiver: payload that came in that time, after the first arrival.
+    pub span_bytes: u64,
 }
 
 impl Counters {
@@ -49,6 +55,8 @@ impl Counters {
         self.reordered.store(counts.reordered, Relaxed);
         self.duplicates.store(counts.duplicates, Relaxed);
         self.jitter_ns.store((counts.jitter_s * 1e9) as u64, Relaxed);
+        self.span_ns.store((counts.span_s * 1e9) as u64, Relaxed);
+        self.span_bytes.store(counts.span_bytes, Relaxed);
     }
 
     /// All that was moved.
@@ -61,6 +69,8 @@ impl Counters {
             reordered: self.reordered.load(Relaxed),
             duplicates: self.duplicates.load(Relaxed),
             jitter_s: self.jitter_ns.load(Relaxed) as f64 / 1e9,
+            span_s: self.span_ns.load(Relaxed) as f64 / 1e9,
+            span_bytes: self.span_bytes.load(Relaxed),
         }
     }
 }
@@ -68,7 +78,7 @@ impl Counters {
 impl Sub for Counts {
     type Output = Self;
 
-    /// What was moved since `before`, which was told by the same counters; the jitter stays that of now.
+    /// What was moved since `before`, which was told by the same counters; the jitter and the span stay those of now.
     fn sub(self, before: Self) -> Self {
         Self {
             // The fields are read one by one, while another thread writes.
@@ -78,6 +88,8 @@ impl Sub for Counts {
             reordered: self.reordered.saturating_sub(before.reordered),
             duplicates: self.duplicates.saturating_sub(before.duplicates),
             jitter_s: self.jitter_s,
+            span_s: self.span_s,
+            span_bytes: self.span_bytes,
         }
     }
 }
@@ -94,6 +106,8 @@ impl Counts {
             total.reordered = total.reordered.saturating_add(one.reordered);
             total.duplicates = total.duplicates.saturating_add(one.duplicates);
             total.jitter_s += one.jitter_s / all.len() as f64;
+            total.span_s = total.span_s.max(one.span_s);
+            total.span_bytes = total.span_bytes.saturating_add(one.span_bytes);
         }
         total
     }

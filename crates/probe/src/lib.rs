@@ -18,6 +18,7 @@ pub mod fuzzing;
 pub mod iperf3;
 pub mod limits;
 pub mod pacing;
+pub mod path;
 pub mod processor;
 pub mod sequence;
 mod socket;

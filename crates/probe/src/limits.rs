@@ -84,3 +84,44 @@ pub const STRANGERS_PER_SOURCE_MAX: usize = 16;
 
 /// Intervals that are kept for a record: a day of seconds.
 pub const INTERVALS_MAX: usize = 100_000;
+
+/// Longest test of `longhaul probe` against a server: ten minutes, so that nobody loads a path for a day unawares.
+pub const PATH_TEST_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// A server ends a test that its client has not asked about for so long: several times the interval at which clients ask
+/// ([`LOOK_AT_TESTS_EVERY`]), and three lost packets on the control channel.
+pub const PATH_TEST_IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// How often a client asks about a test that it has nothing else to do with.
+pub const LOOK_AT_TESTS_EVERY: Duration = Duration::from_secs(2);
+
+/// A server's half of a test ends so much later than it was asked for: a client's clock begins a round trip later.
+pub const PATH_TEST_OVERTIME: Duration = Duration::from_secs(5);
+
+/// Tests of one session at a time: load both ways and the echoes beside it. With [`STREAMS_MAX`] each has 128 threads at most.
+pub const PATH_TESTS_MAX: usize = 3;
+
+/// A server that has been measured for one session is that session's for so long after its last test: another's load would
+/// spoil the next.
+pub const PATH_HELD_FOR: Duration = Duration::from_secs(3);
+
+/// Datagrams of the handshake that one port answers, to whichever addresses: the handshake's losses on the worst of paths.
+pub const COOKIES_MAX: u32 = 16;
+
+/// Settings of its kernel that a server may tell: twice as many as today.
+pub const PATH_SETTINGS_MAX: usize = 16;
+
+/// Letters of a word of the peer's that is shown.
+pub const WORDS_BYTES_MAX: usize = 200;
+
+/// Echoes that a server sends a second: 10 us of a core each, so a hundredth of it; a client asks for a hundred.
+pub const ECHOES_PER_SECOND_MAX: u32 = 1000;
+
+/// Longest echo: Ethernet's largest usual frames.
+pub const ECHO_BYTES_MAX: usize = 9216;
+
+/// Receive buffer that is asked for where UDP is measured: 100 ms at 1 Gbit/s; kernels give no more than their rmem_max.
+pub const PROBE_RECEIVE_BUFFER: u64 = 12 << 20;
+
+/// Bursts of a search for UDP's limit: twice what doubling from 100 kbit/s to 400 Gbit/s and bisecting take.
+pub const BURSTS_PER_SEARCH_MAX: usize = 64;

@@ -39,6 +39,67 @@ impl Watch {
     }
 }
 
+/// Seconds in which a thread of this process ran, or could have run and waited for a processor; `None` where it has ended, or
+/// the kernel does not say.
+#[must_use]
+pub fn busy_seconds(thread: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    let mut nanoseconds = text.split_whitespace().map(str::parse::<u64>);
+    let (ran, waited) = (nanoseconds.next()?.ok()?, nanoseconds.next()?.ok()?);
+    Some((ran + waited) as f64 / 1e9)
+}
+
+/// The share of each core that the network's interrupts take, from when it was made.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupts {
+    before: Vec<Core>,
+}
+
+/// A core's time in ticks, since the host was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Core {
+    all: u64,
+    interrupts: u64,
+}
+
+impl Interrupts {
+    /// Begins.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { before: cores() }
+    }
+
+    /// Of the core that has most of them, in percent; 0 where the kernel does not say.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        let share = |(now, before): (Core, &Core)| {
+            let all = now.all.saturating_sub(before.all);
+            let interrupts = now.interrupts.saturating_sub(before.interrupts);
+            // Fewer ticks say nothing.
+            if all < 20 { 0.0 } else { interrupts as f64 * 100.0 / all as f64 }
+        };
+        cores().into_iter().zip(&self.before).map(share).fold(0.0, f64::max)
+    }
+}
+
+fn cores() -> Vec<Core> {
+    std::fs::read_to_string("/proc/stat").map(|text| parse(&text)).unwrap_or_default()
+}
+
+/// Lines `cpu0 user nice system idle iowait irq softirq steal ...` of proc(5).
+fn parse(stat: &str) -> Vec<Core> {
+    let core = |line: &str| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        if !name.starts_with("cpu") || name == "cpu" {
+            return None;
+        }
+        let ticks: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
+        Some(Core { all: ticks.iter().sum(), interrupts: ticks.get(5..7)?.iter().sum() })
+    };
+    stat.lines().filter_map(core).collect()
+}
+
 /// Seconds of all threads so far, in the program and in the kernel.
 #[allow(unsafe_code)] // rustix has no getrusage
 fn spent() -> (f64, f64) {
@@ -53,6 +114,23 @@ fn spent() -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_works_is_busy() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        let before = busy_seconds(own).unwrap();
+        while busy_seconds(own).unwrap() < before + 0.01 {
+            std::hint::black_box(0);
+        }
+        assert_eq!(busy_seconds(u32::MAX), None);
+    }
+
+    #[test]
+    fn cores_are_told_from_their_sum() {
+        let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu1 1 1\nintr 5\n";
+        assert_eq!(parse(text), [Core { all: 36, interrupts: 13 }]);
+        assert!(Interrupts::start().share() <= 100.0);
+    }
 
     #[test]
     fn work_is_seen() {

@@ -4,14 +4,19 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use longhaul_transport::socket::set_int;
+use rustix::event::{PollFd, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 // linux/udp.h
 const UDP_SEGMENT: libc::c_int = 103;
 const UDP_GRO: libc::c_int = 104;
+// asm-generic/socket.h, linux/sock_diag.h
+const SO_MEMINFO: libc::c_int = 55;
+const MEMINFO_WORDS: usize = 9;
+const MEMINFO_DROPS: usize = 8;
 
 /// What the person asked for; `None`: as the kernel has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,11 +102,47 @@ pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr, limit: Duration) -> io::
     })
 }
 
+/// Waits for one of them; an interruption is as good.
+pub(crate) fn wait_for(sockets: &mut [PollFd<'_>], until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    let timeout = left.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    match poll(sockets, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Neither reading nor writing waits longer than this.
 pub(crate) fn wait_at_most(socket: &impl AsFd, limit: Duration) -> io::Result<()> {
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(limit))?;
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(limit))?;
     Ok(())
+}
+
+/// Packets are sent with DF set and however long they are: what does not fit the path is lost, and nobody remembers what fits
+/// (IP_PMTUDISC_PROBE, ip(7)).
+pub(crate) fn never_fragment(socket: &impl AsFd) -> io::Result<()> {
+    let four = set_int(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
+    // A socket of IPv6 can have a peer of IPv4.
+    let six = set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE);
+    four.or(six)
+}
+
+/// Packets that have found the socket's buffer full (SO_MEMINFO, Linux 4.12); 0 where the kernel does not say.
+pub(crate) fn drops(socket: &impl AsFd) -> u64 {
+    let mut words = [0u32; MEMINFO_WORDS];
+    let mut length = size_of_val(&words) as libc::socklen_t;
+    // SAFETY: `words` is plain data of `length` bytes, and outlives the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            words.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 { 0 } else { words[MEMINFO_DROPS].into() }
 }
 
 /// Sleeps of this thread end when they should, not up to 50 us later (PR_SET_TIMERSLACK).

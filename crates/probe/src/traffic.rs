@@ -6,13 +6,14 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use longhaul_transport::socket::TcpInfo;
 
 use crate::counts::{Counters, Counts, Meter};
+use crate::processor::busy_seconds;
 use crate::tcp::Budget;
 use crate::{tcp, udp};
 
@@ -126,6 +127,16 @@ pub struct TcpSummary {
     pub rtt_max_us: u32,
     /// See `rtt_min_us`.
     pub rtt_mean_us: u32,
+    /// Segments with data that were sent in the whole test, those that were sent again among them.
+    pub segments: u64,
+    /// Payload of a full segment.
+    pub mss: u32,
+    /// Microseconds since the connection was made in which there was something to send.
+    pub busy_us: u64,
+    /// Of these, those in which the receiver's window was full.
+    pub rwnd_limited_us: u64,
+    /// Of these, those in which the sender's buffer was too small.
+    pub sndbuf_limited_us: u64,
 }
 
 /// What one flow did in the whole test.
@@ -141,6 +152,10 @@ pub struct FlowTotal {
     pub counts: Counts,
     /// At a sender of TCP.
     pub tcp: Option<TcpSummary>,
+    /// Seconds since its beginning in which its thread ran, or waited for a processor.
+    pub busy_s: f64,
+    /// Packets of UDP that found the socket's buffer full, at a receiver.
+    pub socket_drops: u64,
 }
 
 #[derive(Debug)]
@@ -151,6 +166,7 @@ struct Flow {
     meter: Meter,
     retransmits: Retransmits,
     seen: Seen,
+    thread_id: Arc<AtomicU32>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -159,6 +175,7 @@ struct Flow {
 struct Retransmits {
     base: u32,
     last: u32,
+    segments_base: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -199,6 +216,7 @@ impl Traffic {
         for (socket, role) in flows {
             let stop = if role == Role::Sends { &traffic.stop_sending } else { &traffic.stop_receiving };
             let (socket, counters) = (Arc::new(socket), Arc::new(Counters::default()));
+            let thread_id = Arc::<AtomicU32>::default();
             let work = Work {
                 socket: socket.clone(),
                 role,
@@ -207,6 +225,7 @@ impl Traffic {
                 budget: budget.clone(),
                 counters: counters.clone(),
                 stop: stop.clone(),
+                thread_id: thread_id.clone(),
             };
             // Where this fails the others end when `traffic` is dropped.
             let thread = std::thread::Builder::new().name("flow".to_owned()).spawn(move || work.run())?;
@@ -217,6 +236,7 @@ impl Traffic {
                 meter: Meter::default(),
                 retransmits: Retransmits::default(),
                 seen: Seen::default(),
+                thread_id,
                 thread: Some(thread),
             };
             flow.restart(0.0);
@@ -311,8 +331,9 @@ impl Flow {
 
     fn restart(&mut self, now: f64) {
         self.meter.restart(now, self.counters.now());
-        let retransmits = self.tcp_info().map_or(0, |info| info.total_retrans);
-        self.retransmits = Retransmits { base: retransmits, last: retransmits };
+        let (sent_again, segments) =
+            self.tcp_info().map_or((0, 0), |info| (info.total_retrans, info.data_segs_out));
+        self.retransmits = Retransmits { base: sent_again, last: sent_again, segments_base: segments };
         self.seen = Seen::default();
     }
 
@@ -348,9 +369,20 @@ impl Flow {
         let tcp = self.tcp_info().map(|info| TcpSummary {
             retransmits: u64::from(info.total_retrans.wrapping_sub(self.retransmits.base)),
             rtt_mean_us: self.seen.rtt_sum_us.checked_div(self.seen.looks).unwrap_or(0) as u32,
+            segments: u64::from(info.data_segs_out.wrapping_sub(self.retransmits.segments_base)),
+            mss: info.snd_mss,
+            busy_us: info.busy_us,
+            rwnd_limited_us: info.rwnd_limited_us,
+            sndbuf_limited_us: info.sndbuf_limited_us,
             ..self.seen.summary
         });
-        FlowTotal { socket: self.socket.as_fd().as_raw_fd(), role: self.role, seconds, counts, tcp }
+        let busy_s = busy_seconds(self.thread_id.load(Relaxed)).unwrap_or(0.0);
+        let socket_drops = match (&*self.socket, self.role) {
+            (Socket::Udp(socket), Role::Receives) => crate::socket::drops(socket),
+            _ => 0,
+        };
+        let socket = self.socket.as_fd().as_raw_fd();
+        FlowTotal { socket, role: self.role, seconds, counts, tcp, busy_s, socket_drops }
     }
 }
 
@@ -376,10 +408,12 @@ struct Work {
     budget: Option<Arc<Budget>>,
     counters: Arc<Counters>,
     stop: Arc<AtomicBool>,
+    thread_id: Arc<AtomicU32>,
 }
 
 impl Work {
     fn run(self) -> io::Result<()> {
+        self.thread_id.store(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), Relaxed);
         let Self { plan, counters, stop, .. } = &self;
         let budget = self.budget.as_deref();
         match (&*self.socket, self.role) {

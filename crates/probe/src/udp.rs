@@ -19,7 +19,7 @@ use crate::counts::{Counters, Counts};
 use crate::limits::{
     DATAGRAM_BYTES_MAX, LOOK_EVERY, MESSAGES_PER_CALL, PACKETS_PER_CALL, SEGMENTS_MAX, TRAINS_PER_CALL,
 };
-use crate::sequence::{Jitter, Sequence};
+use crate::sequence::{Arrival, Jitter, Sequence};
 use crate::socket::{self, Messages, Options, is_pause};
 use crate::tcp::{Budget, ConnectError, Pace};
 
@@ -229,6 +229,9 @@ pub(crate) struct Account {
     sequence: Sequence,
     jitter: Jitter,
     bytes: u64,
+    /// When the first came, how many bytes with it, and when the last.
+    first: Option<(u64, u64)>,
+    last_us: u64,
 }
 
 impl Account {
@@ -239,12 +242,21 @@ impl Account {
             Number::Whole(number) => number,
             Number::Low(low) => self.sequence.extend(low),
         };
-        self.sequence.note(number);
+        if self.sequence.note(number) == Arrival::Nonsense {
+            return;
+        }
         self.jitter.note((now_us as f64 - header.time_us as f64) / 1e6);
         self.bytes += packet.len() as u64;
+        self.last_us = now_us;
+        match &mut self.first {
+            Some((at_us, bytes)) if *at_us == now_us => *bytes += packet.len() as u64,
+            Some(_) => {}
+            None => self.first = Some((now_us, packet.len() as u64)),
+        }
     }
 
     pub(crate) fn counts(&self) -> Counts {
+        let (first_us, first_bytes) = self.first.unwrap_or_default();
         Counts {
             bytes: self.bytes,
             packets: self.sequence.sent(),
@@ -252,6 +264,8 @@ impl Account {
             reordered: self.sequence.reordered(),
             duplicates: self.sequence.duplicates(),
             jitter_s: self.jitter.get(),
+            span_s: self.last_us.saturating_sub(first_us) as f64 / 1e6,
+            span_bytes: self.bytes - first_bytes,
         }
     }
 }

@@ -48,7 +48,33 @@ pub(crate) struct Reach {
     remote_port: u16,
 }
 
+/// What commands with letters of their own take of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    pub(crate) identity: Option<PathBuf>,
+    pub(crate) known_hosts: Option<PathBuf>,
+    pub(crate) ssh: String,
+    pub(crate) remote_program: String,
+}
+
 impl Reach {
+    /// For sessions in which no bytes of files travel.
+    pub(crate) fn with(keys: Keys) -> Self {
+        let Keys { identity, known_hosts, ssh, remote_program } = keys;
+        Self {
+            rate: None,
+            lanes: Some(1),
+            piece: None,
+            sockbuf: None,
+            tcp: false,
+            identity,
+            known_hosts,
+            ssh,
+            remote_program,
+            remote_port: 0,
+        }
+    }
+
     /// Finds out where a far place's server is, or starts it there.
     pub(crate) async fn reach(&self, remote: &Place) -> anyhow::Result<Far> {
         match remote {

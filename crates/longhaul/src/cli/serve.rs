@@ -14,6 +14,7 @@ use longhaul_files::dir::raise_open_file_limit;
 use longhaul_files::rights::{UserRights, own_name};
 use longhaul_files::server as files;
 use longhaul_files::{Access, Dir, Exports, FilesServer, RelPath};
+use longhaul_probe::path::server as probes;
 use longhaul_transport::identity::{AuthorizedKeys, Grant, Identity, PublicKey};
 use longhaul_transport::session::{Door, LaneSettings, Refused, Server, ServerOptions};
 use longhaul_transport::{DEFAULT_PORT, Handler, Session};
@@ -21,7 +22,7 @@ use tokio::sync::watch;
 
 use super::print_out;
 use crate::far::{Introduction, Invitation};
-use crate::service::{COPIES, FILES};
+use crate::service::{COPIES, FILES, PROBES};
 use crate::signals::until_told_to_stop;
 use crate::terminal::{Terminal, harmless};
 use crate::{config, units};
@@ -38,7 +39,7 @@ use crate::{config, units};
 authorized_keys has a line for each key, as OpenSSH's, with options of its own before it:
   ssh-ed25519 AAAA... alice@example
   user=\"alice\",export=\"data\" ssh-ed25519 AAAA... alice@example
-  export=\"pub\",ro ssh-ed25519 AAAA... guest
+  export=\"pub\",ro,no-probe ssh-ed25519 AAAA... guest
 It is read anew when it changes; sessions under way go on.")]
 pub(crate) struct Serve {
     /// A directory to serve, under a name; `:ro` for reading only. Clients reach it as longhaul://HOST/NAME/...
@@ -57,6 +58,9 @@ pub(crate) struct Serve {
     /// Most that is sent to one client, as `500Mbit` or `100MB/s`
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     rate: Option<u64>,
+    /// Let nobody measure the path to here (`longhaul probe`)
+    #[arg(long)]
+    no_probe: bool,
     /// Say more; twice: everything
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -116,6 +120,7 @@ impl Serve {
             exports: Arc::new(exports),
             files: Arc::clone(&shared),
             keys: std::sync::Mutex::new(keys),
+            probes: (!self.no_probe).then(|| probes::Service::new(VERSION, self.rate)),
         };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
         terminal.say(&format!("serving {} on {} (TCP and UDP)", names.join(" "), server.address()));
@@ -148,7 +153,8 @@ impl Serve {
         let (over, mut is_over) = watch::channel(Once::Waiting);
         let listen = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), self.listen_port);
         let options = ServerOptions { listen, identity: identity.clone(), lanes: self.lane_settings() };
-        let door = OnceDoor { client, files: files::Shared::new(None), over: over.clone() };
+        let probes = probes::Service::new(VERSION, self.rate);
+        let door = OnceDoor { client, probes, files: files::Shared::new(None), over: over.clone() };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
         let mut answer = serde_json::to_string(&invitation(server.address().port()))?;
         answer.push('\n');
@@ -189,15 +195,18 @@ fn parse_export(text: &str) -> anyhow::Result<(&str, &str, bool)> {
     })
 }
 
+/// Of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// `authorized_keys`, read anew when it has changed.
-struct KeysFile {
+pub(super) struct KeysFile {
     path: PathBuf,
     modified: Option<SystemTime>,
     keys: AuthorizedKeys,
 }
 
 impl KeysFile {
-    fn load(path: PathBuf) -> anyhow::Result<Self> {
+    pub(super) fn load(path: PathBuf) -> anyhow::Result<Self> {
         if !path.exists() {
             tracing::warn!(
                 "{} is not there: nobody can come in. `longhaul key show` prints a line for it",
@@ -210,7 +219,7 @@ impl KeysFile {
         Ok(Self { path, modified, keys })
     }
 
-    fn current(&mut self) -> &AuthorizedKeys {
+    pub(super) fn current(&mut self) -> &AuthorizedKeys {
         let modified = std::fs::metadata(&self.path).and_then(|m| m.modified()).ok();
         if modified != self.modified {
             self.modified = modified;
@@ -229,6 +238,7 @@ struct ExportsDoor {
     exports: Arc<Exports>,
     files: Arc<files::Shared>,
     keys: std::sync::Mutex<KeysFile>,
+    probes: Option<Arc<probes::Service>>,
 }
 
 impl Door for ExportsDoor {
@@ -237,6 +247,17 @@ impl Door for ExportsDoor {
             let mut keys = self.keys.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             keys.current().grant(&key).cloned().ok_or(Refused::UnknownKey)?
         };
+        if service == PROBES {
+            let refused = |why: &str| Refused::Because(why.to_owned());
+            let probes = self.probes.as_ref();
+            let probes =
+                probes.ok_or_else(|| refused("its operator lets nobody measure the path (--no-probe)"))?;
+            if grant.no_probe {
+                return Err(refused("your key may not measure the path (no-probe)"));
+            }
+            tracing::info!(%from, key = %key.fingerprint(), "session to measure the path");
+            return Ok(probes.station());
+        }
         let rights = rights_of(&grant).map_err(Refused::Because)?;
         tracing::info!(%from, key = %key.fingerprint(), user = grant.user.as_deref().unwrap_or("-"), "session");
         handler(
@@ -339,6 +360,7 @@ enum Once {
 /// Lets in the one client that has been announced over ssh, to all of this user's files.
 struct OnceDoor {
     client: PublicKey,
+    probes: Arc<probes::Service>,
     files: Arc<files::Shared>,
     over: watch::Sender<Once>,
 }
@@ -347,6 +369,9 @@ impl Door for OnceDoor {
     fn admit(&self, key: PublicKey, _from: SocketAddr, service: &str) -> Result<Arc<dyn Handler>, Refused> {
         if key != self.client {
             return Err(Refused::UnknownKey);
+        }
+        if service == PROBES {
+            return Ok(self.probes.station());
         }
         handler(service, Arc::new(AllFiles), &self.files)
     }

@@ -19,11 +19,11 @@ use crate::iperf3::client::{
 use crate::iperf3::message::{Cookie, Direction, MessageError, Parameters, Protocol, Results};
 use crate::iperf3::report::{End, Side, Start};
 use crate::iperf3::state::State;
-use crate::iperf3::wire::{Control, Meanwhile, WireError, wait_for};
+use crate::iperf3::wire::{Control, Meanwhile, WireError};
 use crate::iperf3::{UDP_ANSWERS, UDP_HELLOS};
 use crate::limits::{OVERTIME_MAX, SILENCE_MAX, STEP_TIMEOUT, STRANGERS_MAX, STRANGERS_PER_SOURCE_MAX};
 use crate::processor::Watch;
-use crate::socket;
+use crate::socket::{self, wait_for};
 use crate::traffic::{Plan, Role, Socket, Traffic};
 
 /// How a server serves.

@@ -4,11 +4,12 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use serde_json::Value;
 
 use crate::iperf3::message::{self, MessageError};
 use crate::iperf3::state::State;
+use crate::socket::wait_for;
 
 /// Why the connection is of no more use.
 #[derive(Debug, thiserror::Error)]
@@ -42,16 +43,6 @@ pub(crate) struct Idle;
 impl Meanwhile for Idle {
     fn wait(&mut self, control: PollFd<'_>, until: Instant) -> io::Result<()> {
         wait_for(&mut [control], until)
-    }
-}
-
-/// Waits for one of them; an interruption is as good.
-pub(crate) fn wait_for(sockets: &mut [PollFd<'_>], until: Instant) -> io::Result<()> {
-    let left = until.saturating_duration_since(Instant::now());
-    let timeout = left.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    match poll(sockets, Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `longhaul probe`: what a path carries.
+//! `longhaul probe --iperf3`: iperf3's protocol, at either end.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
 use longhaul_probe::iperf3::DEFAULT_PORT;
 use longhaul_probe::iperf3::client::{self, Family, Observer, Test};
 use longhaul_probe::iperf3::message::{Direction, Parameters, Protocol};
@@ -15,136 +14,12 @@ use longhaul_probe::iperf3::server::{Server, ServerError, Service};
 use longhaul_probe::limits;
 use longhaul_probe::traffic::FlowInterval;
 
-use super::print_out;
-use crate::units;
-
-/// What a path carries: TCP and UDP from memory to memory
-///
-/// Today it speaks iperf3's protocol alone, so --iperf3 must be given: either end can be iperf3 itself. Letters, meanings and
-/// reports are iperf3's. Nothing is encrypted, and nobody proves who he is.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  longhaul probe --iperf3 far.example.org                 TCP to a host where `iperf3 -s` runs, for ten seconds
-  longhaul probe --iperf3 far.example.org -R -P 4         from there to here, over four streams
-  longhaul probe --iperf3 far.example.org -u -b 2G -l 1400  UDP packets of 1400 bytes at 2 Gbit/s: what is lost?
-  longhaul probe --iperf3 far.example.org --bidir -t 30 --json
-  longhaul probe --iperf3 --listen                        serve `iperf3 -c` and others, one test at a time
-  longhaul probe --iperf3 --listen --rate-max 500M --one-off
-
-Exit codes: 0 the test is over; 1 it failed on the way (of a server: the one test of --one-off); 2 it could not begin.")]
-pub(crate) struct Probe {
-    /// The host to measure to
-    #[arg(value_name = "HOST", required_unless_present = "listen", conflicts_with = "listen")]
-    host: Option<String>,
-    /// Speak iperf3's protocol
-    #[arg(long)]
-    iperf3: bool,
-    /// Be the server, on this address [default: all addresses]
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "::")]
-    listen: Option<IpAddr>,
-    /// The server's port
-    #[arg(short, long, default_value_t = DEFAULT_PORT)]
-    port: u16,
-    /// Send UDP packets instead of TCP streams
-    #[arg(short, long)]
-    udp: bool,
-    /// Seconds that the test takes
-    #[arg(short = 't', long, value_name = "SECONDS", default_value_t = 10, conflicts_with = "bytes",
-          value_parser = clap::value_parser!(u64).range(1..=limits::TIME_MAX.as_secs()))]
-    time: u64,
-    /// Bytes to move instead of a time, as in 10G (1024-based)
-    #[arg(short = 'n', long, value_parser = size)]
-    bytes: Option<u64>,
-    /// Seconds at the start that do not count
-    #[arg(short = 'O', long, value_name = "SECONDS", default_value_t = 0,
-          value_parser = clap::value_parser!(u64).range(0..=limits::OMIT_MAX.as_secs()))]
-    omit: u64,
-    /// Seconds between reports; 0: only one at the end
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
-    interval: f64,
-    /// Streams at a time
-    #[arg(short = 'P', long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::STREAMS_MAX)))]
-    parallel: u32,
-    /// From the server to here
-    #[arg(short = 'R', long, conflicts_with = "bidir")]
-    reverse: bool,
-    /// Both ways at once
-    #[arg(long)]
-    bidir: bool,
-    /// Bits a second of each stream, as in 500M; 0: as fast as it goes [default: 1M for UDP, 0 for TCP]
-    #[arg(short = 'b', long, value_name = "RATE", value_parser = rate_or_none)]
-    bitrate: Option<u64>,
-    /// Bytes of a write or a packet [default: 128K for TCP; for UDP what fits the path]
-    #[arg(short, long, value_parser = size)]
-    length: Option<u64>,
-    /// Bytes of the sockets' buffers, at both ends [default: as the kernels tune them]
-    #[arg(short, long, value_name = "BYTES", value_parser = size)]
-    window: Option<u64>,
-    /// TCP's congestion control at both ends [default: each host's own]
-    #[arg(short = 'C', long, value_name = "NAME")]
-    congestion: Option<String>,
-    /// TCP's largest segment
-    #[arg(short = 'M', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(88..=32_767))]
-    set_mss: Option<u32>,
-    /// TCP sends what there is at once
-    #[arg(short = 'N', long)]
-    no_delay: bool,
-    /// Only IPv4
-    #[arg(short = '4', long, conflicts_with = "ipv6")]
-    ipv4: bool,
-    /// Only IPv6
-    #[arg(short = '6', long)]
-    ipv6: bool,
-    /// TCP: have the kernel drop what arrives here instead of copying it out; faster than any program that wants its data
-    #[arg(long)]
-    skip_rx_copy: bool,
-    /// Server: bits a second that a test may have in one direction [default: no bound]
-    #[arg(long, value_name = "RATE", value_parser = rate, requires = "listen")]
-    rate_max: Option<u64>,
-    /// Server: end after one test
-    #[arg(short = '1', long, requires = "listen")]
-    one_off: bool,
-    /// Print JSON of iperf3's form instead of text
-    #[arg(short = 'J', long)]
-    json: bool,
-}
-
-/// iperf3 takes small letters, too.
-fn large_letters(text: &str) -> String {
-    match text.char_indices().last() {
-        Some((at, letter)) if "kmgt".contains(letter) && at > 0 => {
-            format!("{}{}", &text[..at], letter.to_ascii_uppercase())
-        }
-        _ => text.to_owned(),
-    }
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    units::size(&large_letters(text))
-}
-
-fn rate(text: &str) -> Result<u64, String> {
-    units::rate(&large_letters(text))
-}
-
-fn rate_or_none(text: &str) -> Result<u64, String> {
-    if text == "0" { Ok(0) } else { rate(text) }
-}
-
-/// What UDP sends unless told otherwise: as iperf3, so that nobody floods a path unawares.
-const UDP_RATE_DEFAULT: u64 = 1_000_000;
+use super::{Probe, TIME_DEFAULT, UDP_RATE_DEFAULT, print_out};
 
 const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=60.0;
 
 impl Probe {
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        if !self.iperf3 {
-            bail!(
-                "today `longhaul probe` speaks iperf3's protocol only: give --iperf3, with `iperf3 -s` or \
-                 `longhaul probe --iperf3 --listen` at the other end"
-            );
-        }
+    pub(super) fn run_iperf3(self) -> anyhow::Result<ExitCode> {
         let interval = match self.interval {
             0.0 => None,
             seconds if INTERVAL_SECONDS.contains(&seconds) => Some(Duration::from_secs_f64(seconds)),
@@ -160,7 +35,7 @@ impl Probe {
         let test = Test {
             parameters: self.parameters()?,
             host: self.host.unwrap_or_default(),
-            port: self.port,
+            port: self.port.unwrap_or(DEFAULT_PORT),
             family: match (self.ipv4, self.ipv6) {
                 (true, _) => Family::V4,
                 (_, true) => Family::V6,
@@ -217,11 +92,11 @@ impl Probe {
         Ok(Parameters {
             protocol,
             direction,
-            seconds: if self.bytes.is_some() { 0 } else { self.time },
-            omit: self.omit,
+            seconds: if self.bytes.is_some() { 0 } else { self.time.unwrap_or(TIME_DEFAULT) },
+            omit: self.omit.unwrap_or(0),
             bytes: self.bytes.unwrap_or(0),
             blocks: 0,
-            parallel: self.parallel,
+            parallel: self.parallel.unwrap_or(1),
             length,
             bandwidth: self.bitrate.unwrap_or(if self.udp { UDP_RATE_DEFAULT } else { 0 }),
             window: self.window.unwrap_or(0),
@@ -239,7 +114,7 @@ impl Probe {
             _ => address,
         };
         let service = Service { rate_max: self.rate_max, interval, skip_receive_copy: self.skip_rx_copy };
-        let at = |address| SocketAddr::new(address, self.port);
+        let at = |address| SocketAddr::new(address, self.port.unwrap_or(DEFAULT_PORT));
         let server = match Server::listen(at(address), service) {
             // A kernel without IPv6.
             Err(_) if address == Ipv6Addr::UNSPECIFIED && !self.ipv6 => {

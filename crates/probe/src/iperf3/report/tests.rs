@@ -71,6 +71,8 @@ fn ended(roles: &[Role]) -> End {
         seconds: 2.0,
         counts: Counts { bytes: 1000, packets: 10, lost: 1, reordered: 3, ..Counts::default() },
         tcp: (*role == Role::Sends).then_some(TcpSummary { retransmits: 7, ..TcpSummary::default() }),
+        busy_s: 0.0,
+        socket_drops: 0,
     };
     let said = |place: usize| StreamResult {
         id: stream_id(place),

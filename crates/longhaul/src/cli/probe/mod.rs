@@ -1,0 +1,218 @@
+//! `longhaul probe`: what a path carries.
+
+mod iperf3;
+mod listen;
+mod path;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use longhaul_probe::limits;
+
+use super::print_out;
+use crate::units;
+
+/// What a path carries, and what limits it
+///
+/// Against a `longhaul serve`, or `longhaul probe --listen`: keys as for all commands. Without -t, -u and their like it measures
+/// all there is: round-trip times, path MTU, UDP by frame size, TCP by window and streams; and says what the limit is. With
+/// them it makes one test, as iperf3 does.
+///
+/// With --iperf3 either end can be iperf3 itself; letters, meanings and reports are iperf3's. Nothing is encrypted then, and
+/// nobody proves who he is.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  longhaul probe far.example.org                          all of the path to a host where `longhaul serve` runs
+  longhaul probe alice@far.example.org --quick            the same in a quarter of a minute; started there over ssh
+  longhaul probe far.example.org -u -b 1G -t 10           UDP at 1 Gbit/s: what is lost?
+  longhaul probe far.example.org -R -P 4                  TCP from there to here, over four streams
+  longhaul probe --listen                                 be measured, without exports; keys as `longhaul serve`
+  longhaul probe --iperf3 far.example.org                 TCP to a host where `iperf3 -s` runs, for ten seconds
+  longhaul probe --iperf3 far.example.org -R -P 4         from there to here, over four streams
+  longhaul probe --iperf3 far.example.org -u -b 2G -l 1400  UDP packets of 1400 bytes at 2 Gbit/s: what is lost?
+  longhaul probe --iperf3 far.example.org --bidir -t 30 --json
+  longhaul probe --iperf3 --listen                        serve `iperf3 -c` and others, one test at a time
+  longhaul probe --iperf3 --listen --rate-max 500M --one-off
+
+Exit codes: 0 the test is over; 1 it failed on the way (of a server: the one test of --one-off); 2 it could not begin.")]
+pub(crate) struct Probe {
+    /// The host to measure to; with a user's name it is started there over ssh
+    #[arg(value_name = "[USER@]HOST[:PORT]", required_unless_present = "listen", conflicts_with = "listen")]
+    host: Option<String>,
+    /// Speak iperf3's protocol
+    #[arg(long)]
+    iperf3: bool,
+    /// Be the server, on this address [default: all addresses]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "::")]
+    listen: Option<IpAddr>,
+    /// The server's port [default: 7473; with --iperf3 5201]
+    #[arg(short, long)]
+    port: Option<u16>,
+    /// Send UDP packets instead of TCP streams
+    #[arg(short, long)]
+    udp: bool,
+    /// Seconds that the test takes [default: 10]
+    #[arg(short = 't', long, value_name = "SECONDS", conflicts_with = "bytes",
+          value_parser = clap::value_parser!(u64).range(1..=limits::TIME_MAX.as_secs()))]
+    time: Option<u64>,
+    /// Bytes to move instead of a time, as in 10G (1024-based)
+    #[arg(short = 'n', long, value_parser = size)]
+    bytes: Option<u64>,
+    /// Seconds at the start that do not count
+    #[arg(short = 'O', long, value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(0..=limits::OMIT_MAX.as_secs()))]
+    omit: Option<u64>,
+    /// Seconds between reports; 0: only one at the end
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
+    interval: f64,
+    /// Streams at a time [default: 1]
+    #[arg(short = 'P', long, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::STREAMS_MAX)))]
+    parallel: Option<u32>,
+    /// From the server to here
+    #[arg(short = 'R', long, conflicts_with = "bidir")]
+    reverse: bool,
+    /// Both ways at once
+    #[arg(long)]
+    bidir: bool,
+    /// Bits a second of each stream, as in 500M; 0: as fast as it goes [default: 1M for UDP, 0 for TCP]
+    #[arg(short = 'b', long, value_name = "RATE", value_parser = rate_or_none)]
+    bitrate: Option<u64>,
+    /// Bytes of a write or a packet [default: 128K for TCP; for UDP what fits the path]
+    #[arg(short, long, value_parser = size)]
+    length: Option<u64>,
+    /// Bytes of the sockets' buffers, at both ends [default: as the kernels tune them]
+    #[arg(short, long, value_name = "BYTES", value_parser = size)]
+    window: Option<u64>,
+    /// TCP's congestion control at both ends [default: each host's own]
+    #[arg(short = 'C', long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// TCP's largest segment
+    #[arg(short = 'M', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(88..=32_767))]
+    set_mss: Option<u32>,
+    /// TCP sends what there is at once
+    #[arg(short = 'N', long)]
+    no_delay: bool,
+    /// Only IPv4
+    #[arg(short = '4', long, conflicts_with = "ipv6")]
+    ipv4: bool,
+    /// Only IPv6
+    #[arg(short = '6', long)]
+    ipv6: bool,
+    /// TCP: have the kernel drop what arrives here instead of copying it out; faster than any program that wants its data
+    #[arg(long)]
+    skip_rx_copy: bool,
+    /// Server: bits a second that a test may have in one direction [default: no bound]
+    #[arg(long, value_name = "RATE", value_parser = rate, requires = "listen")]
+    rate_max: Option<u64>,
+    /// Server: end after one test
+    #[arg(short = '1', long, requires = "listen")]
+    one_off: bool,
+    /// Print JSON instead of text: a record for `longhaul report`; with --iperf3 of iperf3's form
+    #[arg(short = 'J', long)]
+    json: bool,
+
+    /// A quarter of a minute instead of one to two
+    #[arg(long, conflicts_with_all = ["iperf3", "listen"])]
+    quick: bool,
+    /// All of RFC 2544's frame sizes, five windows, bursts of three seconds: several minutes
+    #[arg(long, conflicts_with_all = ["iperf3", "listen", "quick"])]
+    full: bool,
+    /// Ethernet frames of UDP, in bytes with the check sum, as in 64,1518,9018
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', conflicts_with = "iperf3",
+          value_parser = clap::value_parser!(u32).range(64..=9234))]
+    frames: Vec<u32>,
+    /// TCP's windows, as in 256K,4M,0; 0: as the kernels tune it
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', conflicts_with = "iperf3", value_parser = size)]
+    windows: Vec<u64>,
+    /// TCP's streams at a time, as in 1,8
+    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "iperf3",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::STREAMS_MAX)))]
+    streams: Vec<u32>,
+    /// How long a burst of UDP takes, as in 3s [default: 1s; --quick 0.7s; --full 3s]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "iperf3")]
+    burst: Option<Duration>,
+    /// Percent of what UDP sends that is too much when it does not arrive
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, conflicts_with = "iperf3", value_parser = percent)]
+    loss_max: f64,
+    /// Private key [default: ~/.config/longhaul/id_ed25519, else ~/.ssh/id_ed25519]
+    #[arg(long, value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// Servers' keys [default: ~/.config/longhaul/known_hosts]
+    #[arg(long, value_name = "FILE")]
+    known_hosts: Option<PathBuf>,
+    /// How to start ssh for USER@HOST
+    #[arg(long, value_name = "COMMAND", env = "LONGHAUL_SSH", default_value = "ssh")]
+    ssh: String,
+    /// The program at USER@HOST
+    #[arg(long, value_name = "PATH", default_value = "longhaul")]
+    remote_program: String,
+    /// Server: who may come in [default: as `longhaul serve`]
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    authorized_keys: Option<PathBuf>,
+    /// Server: its key, made when it is not there [default: as `longhaul serve`]
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    host_key: Option<PathBuf>,
+}
+
+/// iperf3 takes small letters, too.
+fn large_letters(text: &str) -> String {
+    match text.char_indices().last() {
+        Some((at, letter)) if "kmgt".contains(letter) && at > 0 => {
+            format!("{}{}", &text[..at], letter.to_ascii_uppercase())
+        }
+        _ => text.to_owned(),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let value: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("`{text}` is no number"))?;
+    if (0.1..=90.0).contains(&value) { Ok(value) } else { Err("0.1 to 90 percent can be had".to_owned()) }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    units::size(&large_letters(text))
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    units::rate(&large_letters(text))
+}
+
+fn rate_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { rate(text) }
+}
+
+/// What UDP sends unless told otherwise: as iperf3, so that nobody floods a path unawares.
+const UDP_RATE_DEFAULT: u64 = 1_000_000;
+
+/// Seconds of a test, as iperf3.
+const TIME_DEFAULT: u64 = 10;
+
+impl Probe {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if self.iperf3 {
+            return self.run_iperf3();
+        }
+        // What has no meaning here is not passed over in silence.
+        let only_iperf3 = [
+            ("-n", self.bytes.is_some()),
+            ("-O", self.omit.is_some()),
+            ("--bidir", self.bidir),
+            ("-N", self.no_delay),
+            ("-4", self.ipv4),
+            ("-6", self.ipv6),
+            ("--skip-rx-copy", self.skip_rx_copy),
+        ];
+        if let Some((letter, _)) = only_iperf3.iter().find(|(_, given)| *given) {
+            bail!("{letter} goes with --iperf3 only");
+        }
+        match self.listen {
+            Some(address) => self.listen_for_probes(address),
+            None => self.probe_path(),
+        }
+    }
+}

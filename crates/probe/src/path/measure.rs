@@ -1,0 +1,488 @@
+//! A whole measurement: which tests, in which order, and the record that they make.
+
+use std::time::Duration;
+
+use longhaul_report::Environment;
+use longhaul_report::path::{
+    self as record, Bound, ETHERNET_BYTES, HostFacts, Loaded, Mtu, Packets, Path, Rtt, Tcp, Udp,
+};
+
+use super::client::{Both, ProbeError, Prober};
+use super::echoes::{Echoes, Pings, header_bytes};
+use super::tcp_theory::{mathis_rate, window_rate};
+use super::test::{FlowSeen, Host, Seen, Way, What, Wish};
+use super::udp_search::{Burst, Found, Search, Step};
+use super::verdict::verdicts;
+use crate::limits::{BURSTS_PER_SEARCH_MAX, DATAGRAM_BYTES_MIN, PROBE_RECEIVE_BUFFER, WRITE_BYTES_DEFAULT};
+use crate::traffic::Options;
+
+/// What is to be measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Packets for round-trip times at rest, ten milliseconds apart.
+    pub pings: u32,
+    /// Ethernet frames of UDP, in bytes, check sum included; longer ones than the path takes are left out.
+    pub frames: Vec<u32>,
+    /// A burst that counts; those of the search are shorter.
+    pub burst: Duration,
+    /// A share of what is sent that is too much when it does not arrive.
+    pub loss_max: f64,
+    /// Windows of TCP; `None`: the kernels'.
+    pub windows: Vec<Option<u64>>,
+    /// Streams of TCP at a time.
+    pub streams: Vec<u32>,
+    /// Of each test of TCP.
+    pub tcp_time: Duration,
+    /// Of TCP.
+    pub congestion: Option<String>,
+}
+
+/// RFC 2544, 9.1, and the usual jumbo frame.
+const FRAMES: [u32; 8] = [64, 128, 256, 512, 1024, 1280, 1518, 9018];
+
+impl Plan {
+    /// A quarter of a minute.
+    #[must_use]
+    pub fn quick() -> Self {
+        Self {
+            pings: 60,
+            frames: vec![1518],
+            burst: Duration::from_millis(700),
+            loss_max: 0.05,
+            windows: vec![None],
+            streams: vec![1, 8],
+            tcp_time: Duration::from_millis(1500),
+            congestion: None,
+        }
+    }
+
+    /// One to two minutes.
+    #[must_use]
+    pub fn usual() -> Self {
+        Self {
+            pings: 100,
+            frames: vec![64, 512, 1518, 9018],
+            burst: Duration::from_secs(1),
+            windows: vec![Some(256 << 10), Some(4 << 20), None],
+            tcp_time: Duration::from_secs(4),
+            ..Self::quick()
+        }
+    }
+
+    /// All frame sizes, windows and streams, with bursts of three seconds.
+    #[must_use]
+    pub fn full() -> Self {
+        Self {
+            frames: FRAMES.to_vec(),
+            burst: Duration::from_secs(3),
+            windows: vec![Some(256 << 10), Some(1 << 20), Some(4 << 20), Some(16 << 20), None],
+            streams: vec![1, 4, 8],
+            tcp_time: Duration::from_secs(5),
+            ..Self::usual()
+        }
+    }
+
+    fn steps(&self) -> usize {
+        2 + 2 * (self.frames.len() + self.windows.len() * self.streams.len())
+    }
+}
+
+impl From<Way> for record::Way {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::ToServer => Self::ToServer,
+            Way::ToClient => Self::FromServer,
+        }
+    }
+}
+
+fn host_facts(host: &Host) -> HostFacts {
+    HostFacts { version: host.version.clone(), cores: host.cores, settings: host.settings.clone() }
+}
+
+/// What is told of the progress.
+pub type Tell<'a> = &'a mut (dyn FnMut(&str) + Send);
+
+/// A measurement under way.
+struct Measurement<'a> {
+    prober: &'a Prober,
+    plan: &'a Plan,
+    path: Path,
+    step: usize,
+    tell: Tell<'a>,
+}
+
+/// Measures all of it. What fails is left out, and the record says why.
+pub async fn measure(
+    prober: &Prober,
+    plan: &Plan,
+    host: &str,
+    environment: Environment,
+    tell: Tell<'_>,
+) -> Path {
+    let mut path = Path::new(host, environment);
+    path.hosts = [host_facts(&prober.near), host_facts(&prober.far)];
+    path.left_out.push("disks: what they read and write does not enter the verdict".to_owned());
+    let mut measurement = Measurement { prober, plan, path, step: 0, tell };
+    if let Err(error) = measurement.all().await {
+        measurement.path.left_out.push(format!("all that was to follow: {error}"));
+    }
+    let mut path = measurement.path;
+    path.verdicts = verdicts(&path);
+    path
+}
+
+impl Measurement<'_> {
+    fn begin(&mut self, what: &str) {
+        self.step += 1;
+        (self.tell)(&format!("[{}/{}] {what}", self.step, self.plan.steps()));
+    }
+
+    /// Something that fails alone is left out; without a session nothing goes on.
+    fn leave_out(&mut self, what: &str, error: ProbeError) -> Result<(), ProbeError> {
+        if matches!(error, ProbeError::Session(_)) {
+            return Err(error);
+        }
+        self.path.left_out.push(format!("{what}: {error}"));
+        Ok(())
+    }
+
+    async fn all(&mut self) -> Result<(), ProbeError> {
+        self.begin("round-trip time");
+        let echoes = match Echoes::open(self.prober).await {
+            Ok(echoes) => Some(echoes),
+            Err(error) => {
+                self.leave_out("round-trip times and path MTU", error)?;
+                None
+            }
+        };
+        if let Some(echoes) = &echoes
+            && let Err(error) = self.at_rest(echoes).await
+        {
+            self.leave_out("round-trip times and path MTU", error)?;
+        }
+        for way in Way::BOTH {
+            for window in self.plan.windows.clone() {
+                for streams in self.plan.streams.clone() {
+                    self.tcp(way, window, streams, echoes.as_ref()).await?;
+                }
+            }
+        }
+        if let Some(echoes) = echoes {
+            echoes.close().await;
+        }
+        for way in Way::BOTH {
+            let mut start = UDP_START_MBPS;
+            let mut frames = self.plan.frames.clone();
+            // The longest first: what it finds is where the others begin.
+            frames.sort_by_key(|frame| std::cmp::Reverse((*frame == 1518, *frame)));
+            for frame in frames {
+                self.udp(way, frame, &mut start).await?;
+            }
+        }
+        self.path.udp.sort_by_key(|udp| (udp.way, udp.frame_bytes));
+        Ok(())
+    }
+
+    async fn at_rest(&mut self, echoes: &Echoes) -> Result<(), ProbeError> {
+        let pings = echoes.ping(PING_EVERY, PING_EVERY * self.plan.pings).await?;
+        self.path.rtt = Some(rtt(&pings));
+        self.begin("path MTU");
+        let rtt = Duration::from_secs_f64(pings.quantile(0.99).unwrap_or(0.2));
+        for way in Way::BOTH {
+            let bytes = echoes.path_mtu(way, rtt).await?;
+            self.path.mtu.push(Mtu { way: way.into(), bytes });
+        }
+        Ok(())
+    }
+
+    fn idle_rtt_s(&self) -> f64 {
+        let measured = self.path.rtt.filter(|rtt| rtt.back > 0).map(|rtt| rtt.median_ms / 1e3);
+        measured.unwrap_or_else(|| self.prober.rtt().as_secs_f64())
+    }
+
+    async fn tcp(
+        &mut self,
+        way: Way,
+        window: Option<u64>,
+        streams: u32,
+        echoes: Option<&Echoes>,
+    ) -> Result<(), ProbeError> {
+        let words =
+            window.map_or_else(|| "the kernels' window".to_owned(), |bytes| format!("{} KiB", bytes >> 10));
+        let what = format!("TCP {}: {words}, streams: {streams}", record::Way::from(way));
+        self.begin(&what);
+        // A start-up takes some ten round trips, and is no more than a third of the test.
+        let rtt_s = self.idle_rtt_s();
+        let time = self.plan.tcp_time + Duration::from_secs_f64((20.0 * rtt_s).min(10.0));
+        let start = Duration::from_secs_f64((10.0 * rtt_s).min(5.0)) + self.plan.tcp_time / 4;
+        let wish = Wish {
+            what: What::Tcp,
+            way,
+            milliseconds: time.as_millis() as u32,
+            streams,
+            length: WRITE_BYTES_DEFAULT,
+            rate: None,
+            options: Options { window, congestion: self.plan.congestion.clone(), ..Options::default() },
+        };
+        let fills = window.is_none() && self.plan.streams.iter().all(|most| *most <= streams);
+        let ping = async {
+            let echoes = echoes.filter(|_| fills)?;
+            tokio::time::sleep(start).await;
+            echoes.ping(PING_LOADED_EVERY, time - start).await.ok()
+        };
+        let mut nothing = |_: &Both| {};
+        let (load, pings) = tokio::join!(self.prober.load(&wish, start, &mut nothing), ping);
+        let (first, last) = match load {
+            Ok(both) => both,
+            Err(error) => return self.leave_out(&what, error),
+        };
+        let row = tcp_row(&wish, rtt_s, &self.path.hosts, &first, &last);
+        if let Some(pings) = pings {
+            self.path.loaded.push(Loaded { way: way.into(), mbps: row.mbps, rtt: rtt(&pings) });
+        }
+        self.path.tcp.push(row);
+        Ok(())
+    }
+
+    async fn udp(&mut self, way: Way, frame: u32, start_mbps: &mut f64) -> Result<(), ProbeError> {
+        let what = format!("UDP {}: frames of {frame} bytes", record::Way::from(way));
+        let mtu = self.path.mtu.iter().find(|mtu| mtu.way == way.into()).and_then(|mtu| mtu.bytes);
+        let headers = header_bytes(self.prober.session().remote());
+        self.begin(&what);
+        if frame > 1518 && mtu.is_none_or(|mtu| frame - 18 > mtu) {
+            let mtu = mtu.map_or_else(|| "not known".to_owned(), |mtu| format!("{mtu} bytes"));
+            self.path.left_out.push(format!("{what}: the path's MTU is {mtu}"));
+            return Ok(());
+        }
+        let Some(payload) =
+            (frame as usize).checked_sub(18 + headers).filter(|payload| *payload >= DATAGRAM_BYTES_MIN)
+        else {
+            self.path.left_out.push(format!("{what}: no room for a number and a time"));
+            return Ok(());
+        };
+        let size = Size { payload, wire: payload + headers + ETHERNET_BYTES as usize };
+        match self.search(way, frame, size, *start_mbps).await {
+            Ok(udp) => {
+                if udp.bound == Bound::Path {
+                    *start_mbps = udp.above.arrived_mbps * 0.6;
+                }
+                self.path.udp.push(udp);
+                Ok(())
+            }
+            Err(error) => self.leave_out(&what, error),
+        }
+    }
+
+    async fn search(&self, way: Way, frame: u32, size: Size, start: f64) -> Result<Udp, ProbeError> {
+        let allowed = self.prober.far.rate_max.map_or(f64::INFINITY, |rate| rate as f64 * 0.99 / 1e6);
+        let most = UDP_MOST_MBPS.min(allowed * size.factor());
+        let least = UDP_LEAST_MBPS.min(most);
+        let mut search = Search::new(start, least..=most, self.plan.loss_max);
+        let short = (self.plan.burst / 4).max(UDP_SHORTEST);
+        let mut bursts = Vec::new();
+        let found = loop {
+            let rate = match search.step() {
+                Step::Done(found) => break found,
+                // A path that changes all the time.
+                Step::Offer(rate) if bursts.len() >= BURSTS_PER_SEARCH_MAX => break Found::Limit(rate),
+                Step::Offer(rate) => rate,
+            };
+            let mut packets = self.burst(way, size, rate, short).await?;
+            if packets.sent_mbps < 0.93 * rate {
+                // A sender that was held up by others for a moment gets a second chance.
+                let again = self.burst(way, size, rate, short).await?;
+                packets = if again.sent_mbps > packets.sent_mbps { again } else { packets };
+            }
+            bursts.push([rate, packets.arrived_mbps, packets.lost_percent()]);
+            let (sent, arrived) = (packets.sent_mbps, packets.arrived_mbps);
+            search.note(Burst { offered: rate, sent, arrived, lost: packets.lost_percent() / 100.0 });
+        };
+        let (bound, rate) = match found {
+            Found::Limit(rate) => (Bound::Path, rate),
+            Found::Sender(rate) => (Bound::Sender, rate),
+            Found::Most(rate) => (Bound::Allowed, rate),
+            Found::Nothing => (Bound::Nothing, least),
+        };
+        let above = self.burst(way, size, rate, self.plan.burst).await?;
+        let below = self.burst(way, size, 0.9 * above.arrived_mbps.max(least), self.plan.burst).await?;
+        Ok(Udp { way: way.into(), frame_bytes: frame, bound, above, below: Some(below), bursts })
+    }
+
+    /// Packets at a rate of the wire, for a while.
+    async fn burst(&self, way: Way, size: Size, mbps: f64, time: Duration) -> Result<Packets, ProbeError> {
+        let wish = Wish {
+            what: What::Udp,
+            way,
+            milliseconds: (time.as_millis() as u32).max(1),
+            streams: 1,
+            length: size.payload,
+            rate: Some(((mbps * 1e6 / size.factor()) as u64).max(1)),
+            options: Options { window: Some(PROBE_RECEIVE_BUFFER), ..Options::default() },
+        };
+        let (_, both) = self.prober.load(&wish, Duration::ZERO, &mut |_: &Both| {}).await?;
+        Ok(packets(&both, way, size))
+    }
+}
+
+const PING_EVERY: Duration = Duration::from_millis(10);
+const PING_LOADED_EVERY: Duration = Duration::from_millis(20);
+const UDP_START_MBPS: f64 = 2.0;
+const UDP_LEAST_MBPS: f64 = 0.1;
+const UDP_MOST_MBPS: f64 = 400_000.0;
+/// Shorter bursts say too little.
+const UDP_SHORTEST: Duration = Duration::from_millis(150);
+
+/// Of a packet, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    payload: usize,
+    /// With all that it has on Ethernet.
+    wire: usize,
+}
+
+impl Size {
+    /// Of the wire, for each of payload.
+    fn factor(self) -> f64 {
+        self.wire as f64 / self.payload as f64
+    }
+}
+
+fn rtt(pings: &Pings) -> Rtt {
+    let ms = |share| pings.quantile(share).unwrap_or(0.0) * 1e3;
+    let (sent, back) = (pings.sent, pings.rtts_s.len() as u32);
+    Rtt { sent, back, min_ms: ms(0.0), median_ms: ms(0.5), p99_ms: ms(0.99) }
+}
+
+/// What the path did to a burst. Packets that reached the receiver's host, and found its socket full, are none that the path has
+/// lost.
+fn packets(both: &Both, way: Way, size: Size) -> Packets {
+    let flow = |seen: &Seen| seen.flows.first().copied().unwrap_or_default();
+    let (sender, receiver) = (both.sender(way), both.receiver(way));
+    let (sent, got) = (flow(sender), flow(receiver));
+    let sent_mbps = sent.bytes as f64 * 8e-6 * size.factor() / sender.seconds.max(1e-9);
+    let came = got.packets.saturating_sub(got.lost);
+    let lost = sent.packets.saturating_sub(came).saturating_sub(got.dropped_here);
+    let reached = (came + got.dropped_here) as f64 / came.max(1) as f64;
+    let arrived_mbps = if got.span_s > 0.0 && got.span_bytes > 0 {
+        got.span_bytes as f64 * 8e-6 * size.factor() / got.span_s * reached
+    } else {
+        sent_mbps * (1.0 - lost as f64 / sent.packets.max(1) as f64)
+    };
+    Packets {
+        sent_mbps,
+        arrived_mbps,
+        packets: sent.packets,
+        lost,
+        dropped_by_receiver: got.dropped_here,
+        reordered: got.reordered,
+        duplicates: got.duplicates,
+        jitter_ms: got.jitter_s * 1e3,
+        cpu: [sender.processor.thread, receiver.processor.thread],
+    }
+}
+
+fn tcp_row(wish: &Wish, rtt_s: f64, hosts: &[HostFacts; 2], first: &Both, last: &Both) -> Tcp {
+    let way = wish.way;
+    let (before, after) = (first.receiver(way), last.receiver(way));
+    let seconds = (after.seconds - before.seconds).max(1e-9);
+    let mbps = after.bytes().saturating_sub(before.bytes()) as f64 * 8e-6 / seconds;
+    let grown =
+        |of: fn(&FlowSeen) -> u64| last.sender(way).sum(of).saturating_sub(first.sender(way).sum(of)) as f64;
+    let tcp = |flow: &FlowSeen| flow.tcp.unwrap_or_default();
+    let (again, segments) = (
+        grown(|flow| flow.tcp.unwrap_or_default().retransmits),
+        grown(|flow| flow.tcp.unwrap_or_default().segments),
+    );
+    let loss = again / segments.max(1.0);
+    let busy = grown(|flow| flow.tcp.unwrap_or_default().busy_us).max(1.0);
+    let flows = &last.sender(way).flows;
+    let rtt_ms =
+        flows.iter().map(|flow| tcp(flow).rtt_mean_us as f64 / 1e3).sum::<f64>() / flows.len().max(1) as f64;
+    let mss = flows.first().map_or(1448.0, |flow| tcp(flow).mss as f64);
+    // What a user may not have the kernels cut in silence.
+    let [here, there] = hosts;
+    let (sender, receiver) = if way == Way::ToServer { (here, there) } else { (there, here) };
+    let window =
+        wish.window_bytes(sender.number("net.core.wmem_max", 0), receiver.number("net.core.rmem_max", 0));
+    let (last_sender, last_receiver) = (&last.sender(way).processor, &after.processor);
+    Tcp {
+        way: way.into(),
+        window_bytes: wish.options.window,
+        streams: wish.streams,
+        mbps,
+        window_mbps: window.map(|bytes| window_rate(bytes as f64, rtt_s, wish.streams) / 1e6),
+        mathis_mbps: mathis_rate(mss, rtt_s, loss, wish.streams).map(|rate| rate / 1e6),
+        retransmitted_percent: loss * 100.0,
+        rtt_ms,
+        rwnd_limited_percent: grown(|flow| flow.tcp.unwrap_or_default().rwnd_limited_us) * 100.0 / busy,
+        sndbuf_limited_percent: grown(|flow| flow.tcp.unwrap_or_default().sndbuf_limited_us) * 100.0 / busy,
+        cpu: [last_sender.thread, last_receiver.thread],
+        interrupts: [last_sender.interrupts, last_receiver.interrupts],
+    }
+}
+
+impl Wish {
+    /// The window that the kernels make of what was asked for.
+    fn window_bytes(&self, wmem_max: Option<u64>, rmem_max: Option<u64>) -> Option<u64> {
+        let asked = self.options.window?;
+        Some([wmem_max, rmem_max].into_iter().flatten().fold(asked, u64::min))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::test::TcpSeen;
+
+    fn seen(seconds: f64, flow: FlowSeen) -> Seen {
+        Seen { seconds, flows: vec![flow], ..Seen::default() }
+    }
+
+    #[test]
+    fn what_a_full_socket_drops_the_path_has_carried() {
+        let sent = FlowSeen { bytes: 1_472_000, packets: 1000, ..FlowSeen::default() };
+        let got = FlowSeen {
+            bytes: 1_177_600,
+            packets: 950,
+            lost: 150,
+            dropped_here: 100,
+            span_s: 0.1,
+            span_bytes: 1_176_128,
+            ..FlowSeen::default()
+        };
+        let both = Both { near: seen(0.1, sent), far: seen(0.2, got) };
+        let size = Size { payload: 1472, wire: 1538 };
+        let packets = packets(&both, Way::ToServer, size);
+        assert_eq!((packets.lost, packets.dropped_by_receiver), (100, 100));
+        assert!((packets.sent_mbps - 123.04).abs() < 0.01, "{packets:?}");
+        // 900 of 1000 reached the host.
+        assert!((packets.arrived_mbps - 110.6).abs() < 0.2, "{packets:?}");
+    }
+
+    #[test]
+    fn rates_of_tcp_are_those_after_the_start() {
+        let tcp =
+            |retransmits, segments| Some(TcpSeen { retransmits, segments, mss: 1448, ..TcpSeen::default() });
+        let at = |seconds, bytes, again, segments| Both {
+            near: seen(seconds, FlowSeen { bytes, tcp: tcp(again, segments), ..FlowSeen::default() }),
+            far: seen(seconds, FlowSeen { bytes, ..FlowSeen::default() }),
+        };
+        let options = Options { window: Some(16 << 20), ..Options::default() };
+        let wish = Wish {
+            what: What::Tcp,
+            way: Way::ToServer,
+            milliseconds: 3000,
+            streams: 1,
+            length: 1,
+            rate: None,
+            options,
+        };
+        let settings = vec![("net.core.wmem_max".to_owned(), "1000000".to_owned())];
+        let hosts = [HostFacts { settings, ..HostFacts::default() }, HostFacts::default()];
+        let row = tcp_row(&wish, 0.1, &hosts, &at(1.0, 1_000_000, 5, 1000), &at(3.0, 26_000_000, 6, 2000));
+        assert!((row.mbps - 100.0).abs() < 1e-9 && (row.retransmitted_percent - 0.1).abs() < 1e-9, "{row:?}");
+        // A million bytes is all that the kernel gives.
+        assert!((row.window_mbps.unwrap() - 80.0).abs() < 1e-9, "{row:?}");
+    }
+}

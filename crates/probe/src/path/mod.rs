@@ -1,0 +1,35 @@
+//! Measuring a path against `longhaul serve`, or `longhaul probe --listen`.
+//!
+//! The client has an authenticated session and asks for tests over its control channel; data goes over sockets of their own, to
+//! ports that the server opens for one test. What is measured, and in which order, is the client's business: a server knows
+//! only tests.
+//!
+//! | module | holds | |
+//! | --- | --- | --- |
+//! | [`test`] | what a test is asked for, what is counted in it | pure |
+//! | `message` | what is said about tests | pure |
+//! | `knock` | how flows prove themselves, without anybody being flooded | pure |
+//! | `echo` | packets that come back: their form, who answers them | |
+//! | `half` | one end's half of a test of load | |
+//! | `gather`, `running`, [`server`] | the server: sockets, a test, the service | |
+//! | [`udp_search`], [`tcp_theory`], [`verdict`] | which rate to offer next; what TCP can reach by the book; what the limit is | pure |
+//! | [`measure`] | a whole measurement | |
+//! | [`client`], [`echoes`] | the client: tests, round-trip times, path MTU | |
+
+pub mod client;
+mod echo;
+pub mod echoes;
+mod gather;
+mod half;
+mod knock;
+pub mod measure;
+pub(crate) mod message;
+mod running;
+pub mod server;
+pub mod tcp_theory;
+pub mod test;
+pub mod udp_search;
+pub mod verdict;
+
+/// The word for sessions about tests of the path.
+pub const SERVICE: &str = "probe";

@@ -1,0 +1,221 @@
+//! The service at the server: one [`Station`] for each session, and one [`Service`] for all.
+//!
+//! What a client can bring about is bounded: tests of bounded time, streams and memory, no more than the rate that the operator
+//! allows, and of one session at a time. UDP is sent to an address only after that address has sent a fresh cookie back
+//! ([`knock`](super::knock)). A test ends with its session, and when nobody asks about it.
+
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
+
+use super::message::{Answer, Ask, Facts, Open, Opened, SeenMessage};
+use super::running::{Running, Stage};
+use super::test::{Host, What, Wish};
+use crate::limits::{PATH_HELD_FOR, PATH_TESTS_MAX, STEP_TIMEOUT};
+
+/// What all sessions of a server share.
+#[derive(Debug)]
+pub struct Service {
+    version: &'static str,
+    /// Bits of payload a second that a test may have in one direction.
+    rate_max: Option<u64>,
+    next_session: AtomicU64,
+    holder: Mutex<Option<Holder>>,
+}
+
+/// The session that this host is measured for.
+#[derive(Debug)]
+struct Holder {
+    session: u64,
+    tests: usize,
+    last: Instant,
+}
+
+impl Service {
+    /// `rate_max` bounds the bits of payload a second of a test.
+    #[must_use]
+    pub fn new(version: &'static str, rate_max: Option<u64>) -> Arc<Self> {
+        Arc::new(Self { version, rate_max, next_session: AtomicU64::new(0), holder: Mutex::default() })
+    }
+
+    /// The server's end of a new session.
+    #[must_use]
+    pub fn station(self: &Arc<Self>) -> Arc<Station> {
+        let number = self.next_session.fetch_add(1, Relaxed);
+        Arc::new(Station { service: Arc::clone(self), number, tests: Mutex::default() })
+    }
+
+    fn holder(&self) -> MutexGuard<'_, Option<Holder>> {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more test of a session.
+    fn hold(self: &Arc<Self>, session: u64) -> Result<Held, String> {
+        let mut holder = self.holder();
+        match &mut *holder {
+            Some(other)
+                if other.session != session && (other.tests > 0 || other.last.elapsed() < PATH_HELD_FOR) =>
+            {
+                return Err("it is busy with the tests of another client; try again later".to_owned());
+            }
+            Some(own) if own.session == session => {
+                if own.tests >= PATH_TESTS_MAX {
+                    return Err(format!("{PATH_TESTS_MAX} tests are under way; end one first"));
+                }
+                own.tests += 1;
+            }
+            _ => *holder = Some(Holder { session, tests: 1, last: Instant::now() }),
+        }
+        Ok(Held { service: Arc::clone(self), session })
+    }
+}
+
+/// A test's place.
+struct Held {
+    service: Arc<Service>,
+    session: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(holder) = self.service.holder().as_mut().filter(|holder| holder.session == self.session) {
+            holder.tests = holder.tests.saturating_sub(1);
+            holder.last = Instant::now();
+        }
+    }
+}
+
+/// The server's end of a session.
+#[derive(Debug)]
+pub struct Station {
+    service: Arc<Service>,
+    number: u64,
+    tests: Mutex<Tests>,
+}
+
+#[derive(Debug, Default)]
+struct Tests {
+    next: u32,
+    open: BTreeMap<u32, Arc<Running>>,
+    ended: bool,
+}
+
+impl Station {
+    fn tests(&self) -> MutexGuard<'_, Tests> {
+        self.tests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn carry_out(&self, ask: Ask) -> Result<Answer, String> {
+        match ask {
+            Ask::Greet(_) => {
+                Ok(Answer::Facts(Facts::of(&Host::look(self.service.version, self.service.rate_max))))
+            }
+            Ask::Open(open) => self.open(open),
+            Ask::Begin(test) => {
+                let test = self.test(test)?;
+                test.begin();
+                until(&test, |stage| matches!(stage, Stage::Running | Stage::Over(_))).await;
+                Ok(seen(&test))
+            }
+            Ask::Look(number) => {
+                let test = self.test(number)?;
+                Ok(seen(&test))
+            }
+            Ask::End(number) => {
+                let test = self.test(number)?;
+                test.end();
+                until(&test, |stage| matches!(stage, Stage::Over(_))).await;
+                self.tests().open.remove(&number);
+                Ok(seen(&test))
+            }
+        }
+    }
+
+    fn test(&self, number: u32) -> Result<Arc<Running>, String> {
+        self.tests().open.get(&number).cloned().ok_or_else(|| "there is no such test".to_owned())
+    }
+
+    fn open(&self, open: Open) -> Result<Answer, String> {
+        let wish = self.allowed(open.wish()?)?;
+        let held = self.service.hold(self.number)?;
+        let mut tests = self.tests();
+        if tests.ended {
+            return Err("the session is over".to_owned());
+        }
+        // Tests that were over and that nobody has ended.
+        tests.open.retain(|_, test| !matches!(*test.stage.borrow(), Stage::Over(_)));
+        tracing::info!(?wish, "a test of the path");
+        let (test, token, ports) =
+            Running::open(wish, held).map_err(|error| format!("no sockets for the test: {error}"))?;
+        let number = tests.next;
+        tests.next = tests.next.wrapping_add(1);
+        tests.open.insert(number, test);
+        Ok(Answer::Opened(Opened::new(number, token, &ports)))
+    }
+
+    /// Within what the operator allows.
+    fn allowed(&self, mut wish: Wish) -> Result<Wish, String> {
+        let Some(rate_max) = self.service.rate_max else { return Ok(wish) };
+        let each = (rate_max / u64::from(wish.streams)).max(1);
+        match (wish.what, wish.rate) {
+            (What::Echoes, _) => {}
+            (What::Tcp, rate) => wish.rate = Some(rate.map_or(each, |rate| rate.min(each))),
+            (What::Udp, Some(rate)) if rate <= each => {}
+            (What::Udp, _) => {
+                return Err(format!("its operator allows {rate_max} bit/s of UDP; ask for less (-b)"));
+            }
+        }
+        Ok(wish)
+    }
+}
+
+/// A test takes its next step soon, or has failed; a thread that does not run for a while is not waited for.
+async fn until(test: &Running, reached: impl FnMut(&Stage) -> bool) {
+    let mut stage = test.stage.subscribe();
+    let _ = tokio::time::timeout(STEP_TIMEOUT + Duration::from_secs(1), stage.wait_for(reached)).await;
+}
+
+fn seen(test: &Running) -> Answer {
+    Answer::Seen(SeenMessage::of(&test.look()))
+}
+
+impl Handler for Station {
+    fn request(
+        self: Arc<Self>,
+        _session: Session,
+        body: Bytes,
+    ) -> Pin<Box<dyn Future<Output = Bytes> + Send + 'static>> {
+        Box::pin(async move {
+            // An empty reply is what older and newer versions take for "unknown".
+            let Some(ask) = Ask::from_bytes(body) else { return Bytes::new() };
+            self.carry_out(ask).await.unwrap_or_else(Answer::Refused).into_bytes()
+        })
+    }
+
+    fn ended(&self, _end: &SessionEnd) {
+        let mut tests = self.tests();
+        tests.ended = true;
+        std::mem::take(&mut tests.open).values().for_each(|test| test.end());
+    }
+}
+
+/// No bytes of files travel in such a session.
+impl Pieces for Station {
+    fn fill(&self, _object: u64, _offset: u64, _into: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
+        Err(Withdrawn)
+    }
+
+    fn delivered(&self, _extent: Extent) {}
+
+    fn declined(&self, _extent: Extent) {}
+
+    fn store(&self, _object: u64, _offset: u64, _data: &[u8], _checksum: u64) -> Stored {
+        Stored::Unwanted
+    }
+}

@@ -1,0 +1,469 @@
+//! What limits a path, from what was measured of it. Pure.
+//!
+//! The question is what holds up *one* TCP stream with the kernels' own windows, as other programs have it: what many streams
+//! reach beside it says what there is to gain. A processor that is busy all the time comes first, since then the figures are the
+//! host's, not the network's; a full link next; then windows and loss, each with the figures that show it.
+
+use longhaul_report::path::{Bound, Limit, Limited, Loaded, Path, Tcp, Udp, Way};
+
+use super::tcp_theory::window_rate;
+
+/// A thread that is busy for so much of the time, in percent, is the limit.
+const BUSY: f64 = 90.0;
+
+/// Of what the link can carry, a stream that has so much fills it.
+const FULL: f64 = 0.8;
+
+/// Time with a full window, in percent of the busy time, that shows a window that is too small.
+const WINDOW_FULL: f64 = 30.0;
+
+/// Loss below the capacity that TCP feels, in percent: one packet in fifty thousand halves Reno's window on long paths.
+const LOSS_FELT: f64 = 0.002;
+
+/// Segments sent again, in percent, that are no more the few of a start-up.
+const SENT_AGAIN: f64 = 0.2;
+
+/// A delay under load that people notice, in ms (voice and video calls bear some 60 more), or so many times the idle one.
+const BLOAT_MS: f64 = 60.0;
+const BLOAT_TIMES: f64 = 3.0;
+const BLOAT_LEAST_MS: f64 = 10.0;
+
+/// A verdict for each way in which something was measured.
+#[must_use]
+pub fn verdicts(path: &Path) -> Vec<Limited> {
+    Way::BOTH.into_iter().filter_map(|way| verdict(path, way)).collect()
+}
+
+/// What is known of one way.
+struct Facts<'a> {
+    path: &'a Path,
+    way: Way,
+    /// One stream with the kernels' window, or what comes nearest.
+    one: Tcp,
+    /// The best of all.
+    best: Tcp,
+    /// Of payload by TCP, if the path has shown its limit.
+    capacity: Option<f64>,
+    /// Loss below the capacity, in percent.
+    loss: Option<f64>,
+    /// Largest frames.
+    udp: Option<&'a Udp>,
+    rtt_ms: f64,
+    /// Delay that the load adds.
+    added_ms: Option<f64>,
+}
+
+fn verdict(path: &Path, way: Way) -> Option<Limited> {
+    let facts = Facts::of(path, way)?;
+    let (limit, evidence) = facts.limit();
+    let bloated = facts.added_ms.is_some_and(|added| {
+        added > BLOAT_MS || (added > BLOAT_LEAST_MS && added > BLOAT_TIMES * facts.rtt_ms)
+    });
+    let mut verdict = Limited {
+        way,
+        limit,
+        bufferbloat: bloated,
+        evidence,
+        by_itself: by_itself(limit).to_owned(),
+        advice: facts.advice(limit),
+    };
+    if bloated {
+        let added = facts.added_ms.unwrap_or_default();
+        verdict.evidence.push(format!(
+            "Under load a round trip takes {added:.0} ms more than the {:.1} ms at rest: a long queue fills.",
+            facts.rtt_ms
+        ));
+        let rate = facts.capacity.unwrap_or(facts.best.mbps) * 0.95;
+        verdict.advice.push(format!(
+            "At the router before the narrow link: `tc qdisc replace dev DEV root cake bandwidth {rate:.0}mbit` (or fq_codel)."
+        ));
+    }
+    Some(verdict)
+}
+
+impl<'a> Facts<'a> {
+    fn of(path: &'a Path, way: Way) -> Option<Self> {
+        let rows = || path.tcp.iter().filter(move |tcp| tcp.way == way);
+        let best = *rows().max_by(|one, other| one.mbps.total_cmp(&other.mbps))?;
+        let one = *rows()
+            .filter(|tcp| tcp.window_bytes.is_none())
+            .min_by_key(|tcp| tcp.streams)
+            .or_else(|| rows().max_by_key(|tcp| (tcp.window_bytes, std::cmp::Reverse(tcp.streams))))?;
+        let udp = path.udp.iter().filter(|udp| udp.way == way).max_by_key(|udp| udp.frame_bytes.min(1518));
+        let mtu = path.mtu.iter().find(|mtu| mtu.way == way).and_then(|mtu| mtu.bytes).unwrap_or(1500);
+        let mtu = f64::from(mtu.clamp(576, 9000));
+        // Headers of IPv4 and TCP with times, 52 bytes; Ethernet's 38.
+        let capacity = path.capacity(way).map(|wire| wire * (mtu - 52.0) / (mtu + 38.0));
+        let rtt_ms = path.rtt.filter(|rtt| rtt.back > 0).map_or(one.rtt_ms, |rtt| rtt.median_ms);
+        let loaded: Option<&Loaded> =
+            path.loaded.iter().find(|loaded| loaded.way == way && loaded.rtt.back > 0);
+        Some(Self {
+            path,
+            way,
+            one,
+            best,
+            capacity,
+            loss: udp.and_then(|udp| udp.below).map(|below| below.lost_percent()),
+            udp,
+            rtt_ms,
+            added_ms: loaded.map(|loaded| (loaded.rtt.median_ms - rtt_ms).max(0.0)),
+        })
+    }
+
+    /// Percent of a processor at the sender and the receiver of a row: the thread's, or the interrupts'.
+    fn busiest(row: &Tcp) -> [f64; 2] {
+        [row.cpu[0].max(row.interrupts[0]), row.cpu[1].max(row.interrupts[1])]
+    }
+
+    fn is_here(&self, sender: bool) -> bool {
+        (self.way == Way::ToServer) == sender
+    }
+
+    fn cpu(&self, sender: bool) -> Limit {
+        if self.is_here(sender) { Limit::CpuHere } else { Limit::CpuThere }
+    }
+
+    fn limit(&self) -> (Limit, Vec<String>) {
+        let one = &self.one;
+        let mut evidence = vec![self.reached()];
+        let [sender, receiver] = Self::busiest(one);
+        let is_full = self.capacity.is_some_and(|capacity| one.mbps >= FULL * capacity);
+        if sender.max(receiver) >= BUSY && !is_full {
+            let end = if sender >= receiver { "sender" } else { "receiver" };
+            evidence.push(format!(
+                "A core of the {end} was busy {:.0} % of the time: the figures are the host's, not the network's.",
+                sender.max(receiver)
+            ));
+            return (self.cpu(sender >= receiver), evidence);
+        }
+        if let (Some(capacity), Some(udp)) = (self.capacity, self.udp) {
+            let wire = udp.above.arrived_mbps;
+            evidence
+                .push(format!("UDP arrives at {wire:.1} Mbit/s of the wire, {capacity:.1} by TCP at best."));
+        }
+        if self.is_policed() {
+            evidence.push(format!(
+                "{:.2} % of TCP's segments were sent again, but the load adds only {:.1} ms of delay and below the capacity {:.3} % \
+                 are lost: what is above a rate is dropped, not queued.",
+                one.retransmitted_percent.max(self.best.retransmitted_percent),
+                self.added_ms.unwrap_or_default(),
+                self.loss.unwrap_or_default()
+            ));
+            return (Limit::Policer, evidence);
+        }
+        if is_full {
+            return (Limit::Rate, evidence);
+        }
+        if let Some(why) = self.window() {
+            evidence.push(why);
+            return (Limit::Window, evidence);
+        }
+        if let Some(why) = self.lossy() {
+            evidence.push(why);
+            return (Limit::Loss, evidence);
+        }
+        // No capacity by UDP: a sender that cannot fill the path says so.
+        if let Some(udp) = self.udp.filter(|udp| udp.bound == Bound::Sender) {
+            evidence.push(format!(
+                "The sender of UDP came to {:.0} Mbit/s, and its thread was busy {:.0} %.",
+                udp.above.sent_mbps, udp.above.cpu[0]
+            ));
+            if udp.above.cpu[0] >= BUSY {
+                return (self.cpu(true), evidence);
+            }
+        }
+        (Limit::Unknown, evidence)
+    }
+
+    fn reached(&self) -> String {
+        let (one, best) = (&self.one, &self.best);
+        let window = if one.window_bytes.is_none() {
+            "the kernels' windows".to_owned()
+        } else {
+            format!("windows of {}", one.window_in_words())
+        };
+        let streams =
+            |count: u32| if count == 1 { "one stream".to_owned() } else { format!("{count} streams") };
+        format!(
+            "TCP: {} with {window} {:.1} Mbit/s, {} {:.1} at best.",
+            streams(one.streams),
+            one.mbps,
+            streams(best.streams),
+            best.mbps
+        )
+    }
+
+    /// Loss comes with load only, and no queue with it.
+    fn is_policed(&self) -> bool {
+        let sent_again = self.one.retransmitted_percent.max(self.best.retransmitted_percent);
+        let (Some(_), Some(added), Some(loss)) = (self.capacity, self.added_ms, self.loss) else {
+            return false;
+        };
+        let no_queue = added < (0.1 * self.rtt_ms).max(1.0);
+        no_queue && sent_again >= SENT_AGAIN && loss < sent_again / 10.0 && loss < 0.05
+    }
+
+    fn window(&self) -> Option<String> {
+        let one = &self.one;
+        let (receiver, sender) = (one.rwnd_limited_percent, one.sndbuf_limited_percent);
+        let most =
+            self.window_max().map(|bytes| window_rate(bytes as f64, self.rtt_ms / 1e3, one.streams) / 1e6);
+        let near_most = most.is_some_and(|most| one.mbps >= 0.6 * most && one.mbps <= 1.5 * most);
+        let felt = one.retransmitted_percent >= SENT_AGAIN;
+        if receiver.max(sender) < WINDOW_FULL && (!near_most || felt) {
+            return None;
+        }
+        let whose = if sender > receiver { "sender's buffer" } else { "receiver's window" };
+        let most = most.map_or_else(String::new, |most| {
+            format!(" The largest window over {:.1} ms makes {most:.1} Mbit/s.", self.rtt_ms)
+        });
+        Some(format!("The {whose} was full {:.0} % of the time.{most}", receiver.max(sender)))
+    }
+
+    /// The largest window that the kernels give by themselves, or that was asked for.
+    fn window_max(&self) -> Option<u64> {
+        if let Some(bytes) = self.one.window_bytes {
+            return Some(bytes);
+        }
+        let [receiver, sender] = self.receiver_and_sender();
+        // Half of a receive buffer, and 0.7 of a send buffer, is payload (Linux 6).
+        let receives = receiver.number("net.ipv4.tcp_rmem", 2).map(|bytes| bytes / 2);
+        let sends = sender.number("net.ipv4.tcp_wmem", 2).map(|bytes| bytes * 7 / 10);
+        receives.into_iter().chain(sends).min()
+    }
+
+    fn receiver_and_sender(&self) -> [&longhaul_report::path::HostFacts; 2] {
+        let [here, there] = &self.path.hosts;
+        if self.way == Way::ToServer { [there, here] } else { [here, there] }
+    }
+
+    fn lossy(&self) -> Option<String> {
+        let one = &self.one;
+        let loss = self.loss.unwrap_or(0.0);
+        let lossy_at_any_rate = self.udp.is_some_and(|udp| udp.bound == Bound::Nothing);
+        if loss < LOSS_FELT && one.retransmitted_percent < SENT_AGAIN && !lossy_at_any_rate {
+            return None;
+        }
+        let theory = one
+            .mathis_mbps
+            .map_or_else(String::new, |rate| format!(" Mathis's formula allows {rate:.1} Mbit/s (Reno)."));
+        Some(format!(
+            "Below the capacity {loss:.3} % of UDP's packets are lost, and {:.3} % of TCP's segments were sent again.{theory}",
+            one.retransmitted_percent
+        ))
+    }
+
+    fn advice(&self, limit: Limit) -> Vec<String> {
+        let ends = |receiver: bool| match self.is_here(!receiver) {
+            true => "On this host",
+            false => "On the server",
+        };
+        match limit {
+            Limit::Window => {
+                // Twice the product: the kernel counts its own overhead, and a stream that grows needs room.
+                let rate = self.capacity.unwrap_or(self.best.mbps.max(self.one.mbps * 2.0)) * 1e6 / 8.0;
+                let bytes = ((2.0 * rate * self.rtt_ms / 1e3) as u64).div_ceil(1 << 20).max(1) << 20;
+                vec![
+                    format!(
+                        "{}: `sysctl -w net.ipv4.tcp_rmem=\"4096 131072 {bytes}\" net.core.rmem_max={bytes}`.",
+                        ends(true)
+                    ),
+                    format!(
+                        "{}: `sysctl -w net.ipv4.tcp_wmem=\"4096 16384 {bytes}\" net.core.wmem_max={bytes}`.",
+                        ends(false)
+                    ),
+                ]
+            }
+            Limit::Loss => {
+                let [_, sender] = self.receiver_and_sender();
+                let (_, available) = sender
+                    .settings
+                    .iter()
+                    .find(|(name, _)| name == "net.ipv4.tcp_available_congestion_control")
+                    .cloned()
+                    .unwrap_or_default();
+                let load = if available.contains("bbr") { "" } else { "modprobe tcp_bbr; " };
+                vec![format!(
+                    "{}: `{load}sysctl -w net.core.default_qdisc=fq net.ipv4.tcp_congestion_control=bbr`; and find where the packets \
+                     are lost: cables, optics, duplex, a queue that is too short.",
+                    ends(false)
+                )]
+            }
+            Limit::CpuHere | Limit::CpuThere => {
+                let host = if limit == Limit::CpuHere { "On this host" } else { "On the server" };
+                vec![format!(
+                    "{host}: more or faster cores; longer packets (MTU 9000) where all of the path takes them; receive queues on several \
+                     cores (`ethtool -L DEV combined N`)."
+                )]
+            }
+            Limit::Policer => vec![format!(
+                "Send a little below the rate: `--rate {:.0}Mbit`; or ask who runs the link for a queue instead of a policer.",
+                self.capacity.unwrap_or(self.best.mbps) * 0.97
+            )],
+            Limit::Rate | Limit::Unknown => Vec::new(),
+        }
+    }
+}
+
+fn by_itself(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Window => "longhaul opens as many connections as it takes to fill the path.",
+        Limit::Loss => "longhaul spreads over several connections, and takes BBR where the kernel has it.",
+        Limit::Rate => "longhaul paces itself just under this rate, so that the queue stays short.",
+        Limit::Policer => "longhaul paces itself under the rate at which loss begins.",
+        Limit::CpuHere | Limit::CpuThere => "longhaul moves bytes on all cores.",
+        Limit::Unknown => "Nothing that was measured explains it.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_report::Environment;
+    use longhaul_report::path::{HostFacts, Mtu, Packets, Rtt};
+
+    use super::*;
+
+    /// A link of 1 Gbit/s x 50 ms between hosts with windows of 6 MiB at most, filled by eight streams and by one.
+    fn clean() -> Path {
+        let way = Way::ToServer;
+        let settings = vec![
+            ("net.ipv4.tcp_rmem".to_owned(), "4096 131072 33554432".to_owned()),
+            ("net.ipv4.tcp_wmem".to_owned(), "4096 16384 33554432".to_owned()),
+        ];
+        let host = HostFacts { settings, ..HostFacts::default() };
+        let rtt = |median_ms| Rtt { sent: 100, back: 100, min_ms: median_ms, median_ms, p99_ms: median_ms };
+        let row = |streams, mbps| Tcp {
+            way,
+            window_bytes: None,
+            streams,
+            mbps,
+            window_mbps: None,
+            mathis_mbps: None,
+            retransmitted_percent: 0.0,
+            rtt_ms: 55.0,
+            rwnd_limited_percent: 0.0,
+            sndbuf_limited_percent: 0.0,
+            cpu: [20.0, 20.0],
+            interrupts: [5.0, 5.0],
+        };
+        let packets = |sent, arrived, lost| Packets {
+            sent_mbps: sent,
+            arrived_mbps: arrived,
+            packets: 100_000,
+            lost,
+            ..Packets::default()
+        };
+        Path {
+            hosts: [host.clone(), host],
+            rtt: Some(rtt(50.0)),
+            loaded: vec![Loaded { way, mbps: 930.0, rtt: rtt(65.0) }],
+            mtu: vec![Mtu { way, bytes: Some(1500) }],
+            udp: vec![Udp {
+                way,
+                frame_bytes: 1518,
+                bound: Bound::Path,
+                above: packets(1060.0, 1000.0, 5600),
+                below: Some(packets(900.0, 900.0, 0)),
+                bursts: Vec::new(),
+            }],
+            tcp: vec![row(1, 900.0), row(8, 935.0)],
+            ..Path::new("far", Environment::default())
+        }
+    }
+
+    fn verdict_of(change: impl Fn(&mut Path)) -> Limited {
+        let mut path = clean();
+        change(&mut path);
+        let all = verdicts(&path);
+        assert_eq!(all.len(), 1);
+        all[0].clone()
+    }
+
+    /// A limit, whether there is bufferbloat, and what makes the clean path so.
+    type Labelled = (Limit, bool, fn(&mut Path));
+
+    /// Every kind of limit, and what shows it.
+    const LABELLED: [Labelled; 14] = [
+        (Limit::Rate, false, |_| {}),
+        (Limit::Rate, true, |path| path.loaded[0].rtt.median_ms = 250.0),
+        (Limit::Rate, true, |path| {
+            path.rtt = Some(Rtt { median_ms: 5.0, ..path.rtt.unwrap_or_default() });
+            path.loaded[0].rtt.median_ms = 30.0;
+        }),
+        // A core that is busy while the link is full is no limit.
+        (Limit::Rate, false, |path| path.tcp[0].cpu = [99.0, 99.0]),
+        (Limit::CpuHere, false, |path| {
+            (path.tcp[0].mbps, path.tcp[0].cpu) = (400.0, [99.0, 60.0]);
+        }),
+        (Limit::CpuThere, false, |path| {
+            (path.tcp[0].mbps, path.tcp[0].cpu) = (400.0, [60.0, 97.0]);
+        }),
+        (Limit::CpuThere, false, |path| {
+            (path.tcp[0].mbps, path.tcp[0].interrupts) = (400.0, [10.0, 98.0]);
+        }),
+        (Limit::Window, false, |path| {
+            (path.tcp[0].mbps, path.tcp[0].rwnd_limited_percent) = (330.0, 95.0);
+        }),
+        (Limit::Window, false, |path| {
+            (path.tcp[0].mbps, path.tcp[0].sndbuf_limited_percent) = (330.0, 80.0);
+        }),
+        // The kernel does not say so, but 3 MiB in 50 ms are 503 Mbit/s.
+        (Limit::Window, false, |path| {
+            path.hosts[1].settings[0].1 = "4096 131072 6291456".to_owned();
+            path.tcp[0].mbps = 480.0;
+        }),
+        (Limit::Loss, false, |path| {
+            path.udp[0].below = path.udp[0].below.map(|below| Packets { lost: 100, ..below });
+            (path.tcp[0].mbps, path.tcp[0].retransmitted_percent) = (20.0, 0.1);
+        }),
+        (Limit::Loss, false, |path| {
+            path.udp[0].bound = Bound::Nothing;
+            (path.tcp[0].mbps, path.tcp[0].retransmitted_percent) = (3.0, 8.0);
+        }),
+        (Limit::Policer, false, |path| {
+            path.loaded[0].rtt.median_ms = 50.3;
+            (path.tcp[0].mbps, path.tcp[0].retransmitted_percent) = (300.0, 3.0);
+        }),
+        (Limit::Unknown, false, |path| path.tcp[0].mbps = 300.0),
+    ];
+
+    #[test]
+    fn labelled_findings_have_their_verdicts() {
+        for (number, (limit, bloat, change)) in LABELLED.into_iter().enumerate() {
+            let verdict = verdict_of(change);
+            assert_eq!((verdict.limit, verdict.bufferbloat), (limit, bloat), "{number}: {verdict:#?}");
+            assert!(!verdict.evidence.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_other_way_has_its_hosts_the_other_way_round() {
+        let verdict = verdict_of(|path| {
+            path.loaded[0].way = Way::FromServer;
+            path.udp[0].way = Way::FromServer;
+            path.tcp.iter_mut().for_each(|tcp| tcp.way = Way::FromServer);
+            (path.tcp[0].mbps, path.tcp[0].cpu) = (400.0, [99.0, 60.0]);
+        });
+        assert_eq!((verdict.way, verdict.limit), (Way::FromServer, Limit::CpuThere));
+    }
+
+    #[test]
+    fn lines_of_sysctl_are_exact() {
+        let verdict = verdict_of(|path| {
+            (path.tcp[0].mbps, path.tcp[0].rwnd_limited_percent) = (330.0, 95.0);
+        });
+        // 941 Mbit/s x 50 ms, twice, in MiB.
+        assert_eq!(
+            verdict.advice,
+            [
+                "On the server: `sysctl -w net.ipv4.tcp_rmem=\"4096 131072 12582912\" net.core.rmem_max=12582912`.",
+                "On this host: `sysctl -w net.ipv4.tcp_wmem=\"4096 16384 12582912\" net.core.wmem_max=12582912`."
+            ]
+        );
+    }
+
+    #[test]
+    fn without_tcp_there_is_no_verdict() {
+        assert!(verdicts(&Path::new("far", Environment::default())).is_empty());
+    }
+}

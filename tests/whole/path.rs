@@ -1,0 +1,111 @@
+//! `longhaul probe HOST` over an emulated link. Figures are looked at in wide bounds only: whether they are exact is for a bench.
+
+use std::process::Command;
+
+use longhaul_report::kept::Kept;
+use longhaul_report::path::{Path, Way};
+
+use crate::stage::process::Ended;
+use crate::stage::{Host, LONGHAUL, Need, Stage};
+
+fn probe(stage: &Stage, key: &str, words: &str) -> Ended {
+    let mut command: Command = stage.on(Host::Near, LONGHAUL);
+    command.args(["probe", "far", "--identity"]).arg(stage.path(key));
+    command.arg("--known-hosts").arg(stage.path("known_hosts")).args(words.split_whitespace());
+    stage.run(&mut command)
+}
+
+/// All that was printed.
+fn json(ended: &Ended) -> serde_json::Value {
+    serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}{}", ended.out, ended.err))
+}
+
+#[test]
+fn a_path_is_measured_and_judged() {
+    require!(Need::Emulator);
+    let stage = Stage::alone("--rtt 20ms --rate 20Mbit");
+    let _server = stage.serve();
+    let ended = probe(&stage, "client", "--quick --json").expect(0);
+    assert!(
+        ended.err.contains("round-trip time") && ended.err.contains("UDP from the server"),
+        "{}",
+        ended.err
+    );
+    let record = Path::from_json(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out));
+    let rtt = record.rtt.unwrap();
+    assert!(rtt.back > 0 && rtt.min_ms >= 19.9 && rtt.min_ms < 200.0, "{rtt:?}");
+    assert_eq!(record.mtu.iter().map(|mtu| mtu.bytes).collect::<Vec<_>>(), [Some(1500); 2]);
+    for way in Way::BOTH {
+        let capacity = record.capacity(way).unwrap_or_else(|| panic!("{way}: {record:#?}"));
+        assert!((8.0..23.0).contains(&capacity), "{way}: {capacity}");
+        let tcp = record.tcp.iter().filter(|tcp| tcp.way == way).map(|tcp| tcp.mbps).fold(0.0, f64::max);
+        assert!((1.0..25.0).contains(&tcp), "{way}: {tcp}");
+        assert!(record.verdicts.iter().any(|verdict| verdict.way == way && !verdict.evidence.is_empty()));
+        assert!(record.loaded.iter().any(|loaded| loaded.way == way), "{record:#?}");
+    }
+    let kept = Kept::read(ended.out.as_bytes()).unwrap();
+    assert!(kept.markdown("p").contains("UDP to the server") && !kept.series().is_empty());
+}
+
+#[test]
+fn single_tests_have_the_letters_of_iperf3() {
+    require!(Need::Emulator);
+    let stage = Stage::shared("--rtt 20ms --rate 50Mbit");
+    let _server = stage.serve();
+    for words in ["-t 1", "-t 1 -R -P 3", "-t 1 -w 64K -C reno"] {
+        let record = probe(&stage, "client", &format!("{words} --json")).expect(0);
+        let record = json(&record);
+        assert!(record["server"]["bytes"].as_u64().unwrap() > 10_000, "{words}: {record}");
+        assert!(record["here"]["bytes"].as_u64().unwrap() > 10_000, "{words}: {record}");
+        assert_eq!(record["reverse"].as_bool(), Some(words.contains("-R")), "{words}");
+    }
+    for words in ["-u -b 4M -t 1", "-u -b 2M -t 1 -R -P 2 -l 200"] {
+        let record = probe(&stage, "client", &format!("{words} --json")).expect(0);
+        let record = json(&record);
+        let (packets, lost) = (record["packets"].as_u64().unwrap(), record["lost"].as_u64().unwrap());
+        assert!(packets > 100 && lost < packets, "{words}: {record}");
+    }
+    let ended = probe(&stage, "client", "-u -b 1M -t 1").expect(0);
+    assert!(ended.out.contains("packets: ") && ended.out.contains("Processors: here"), "{}", ended.out);
+}
+
+#[test]
+fn who_may_not_measure_is_told_why() {
+    require!(Need::Emulator);
+    let stage = Stage::shared("--rtt 10ms");
+    let server = stage.serve();
+    stage.run(stage.longhaul(&["key", "generate", "-f"]).arg(stage.path("stranger"))).expect(0);
+    probe(&stage, "stranger", "-t 1").expect(2).says(&["does not know your key", "authorized_keys"]);
+    let line = std::fs::read_to_string(stage.path("client.pub")).unwrap();
+    std::fs::write(stage.path("authorized_keys"), format!("ro,no-probe {line}")).unwrap();
+    probe(&stage, "client", "-t 1").expect(2).says(&["may not measure the path (no-probe)"]);
+    // Who may only read may measure.
+    std::fs::write(stage.path("authorized_keys"), format!("ro {line}")).unwrap();
+    probe(&stage, "client", "-t 1").expect(0);
+    server.stop().expect(0);
+    let _server = stage.serve_with(&["--no-probe"]);
+    probe(&stage, "client", "-t 1").expect(2).says(&["lets nobody measure the path (--no-probe)"]);
+    probe(&stage, "client", "--bidir").expect(2).says(&["--bidir goes with --iperf3 only"]);
+}
+
+#[test]
+fn a_host_without_exports_can_be_measured() {
+    require!(Need::Emulator);
+    let stage = Stage::shared("--rtt 10ms");
+    let mut command = stage.on(Host::Far, LONGHAUL);
+    command.args(["probe", "--listen", "--rate-max", "8M", "--authorized-keys"]);
+    command.arg(stage.path("authorized_keys")).arg("--host-key").arg(stage.path("host_key"));
+    let mut server = stage.start(&mut command);
+    server.wait_to_say("host key");
+    let record = probe(&stage, "client", "-t 2 --json").expect(0);
+    let record = json(&record);
+    // What sockets hold comes at once.
+    assert!(record["server"]["bytes"].as_u64().unwrap() < 8_000_000, "{record}");
+    probe(&stage, "client", "-u -b 9M -t 1").expect(2).says(&["its operator allows 8000000 bit/s of UDP"]);
+    probe(&stage, "client", "-u -b 7M -t 1").expect(0);
+    std::fs::write(stage.path("near/f"), "words").unwrap();
+    let mut copy = stage.cp(&[]);
+    copy.arg(stage.path("near/f")).arg("longhaul://far/data/f");
+    stage.run(&mut copy).expect(2).says(&["it is there to be measured"]);
+    server.stop().expect(0);
+}
