@@ -202,6 +202,12 @@ impl Handler for Station {
         let mut tests = self.tests();
         tests.ended = true;
         std::mem::take(&mut tests.open).values().for_each(|test| test.end());
+        drop(tests);
+        // No other test of this session follows: the next client need not wait.
+        let mut holder = self.service.holder();
+        if holder.as_ref().is_some_and(|holder| holder.session == self.number) {
+            *holder = None;
+        }
     }
 }
 
@@ -217,5 +223,46 @@ impl Pieces for Station {
 
     fn store(&self, _object: u64, _offset: u64, _data: &[u8], _checksum: u64) -> Stored {
         Stored::Unwanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_measured_for_one_session_at_a_time() {
+        let service = Service::new("1", None);
+        let (one, other) = (service.station(), service.station());
+        let held: Vec<Held> =
+            (0..PATH_TESTS_MAX).map(|_| service.hold(one.number).map_err(|_| ()).unwrap()).collect();
+        assert!(service.hold(one.number).is_err_and(|why| why.contains("under way")));
+        assert!(service.hold(other.number).is_err_and(|why| why.contains("busy")));
+        drop(held);
+        assert!(service.hold(other.number).is_err(), "the next test of the first may follow");
+        assert!(service.hold(one.number).is_ok());
+        one.ended(&SessionEnd::Closed);
+        assert!(service.hold(other.number).is_ok());
+    }
+
+    #[test]
+    fn no_more_than_the_operator_allows() {
+        let wish = |what, rate| Wish {
+            what,
+            way: super::super::test::Way::ToServer,
+            milliseconds: 1,
+            streams: 4,
+            length: 100,
+            rate,
+            options: crate::traffic::Options::default(),
+        };
+        let station = Service::new("1", Some(1000)).station();
+        let rate = |what, asked| station.allowed(wish(what, asked)).map(|wish| wish.rate);
+        assert_eq!(rate(What::Tcp, None), Ok(Some(250)));
+        assert_eq!(rate(What::Tcp, Some(100)), Ok(Some(100)));
+        assert_eq!(rate(What::Udp, Some(250)), Ok(Some(250)));
+        assert!(rate(What::Udp, Some(251)).is_err() && rate(What::Udp, None).is_err());
+        let free = Service::new("1", None).station();
+        assert_eq!(free.allowed(wish(What::Udp, None)), Ok(wish(What::Udp, None)));
     }
 }
