@@ -263,16 +263,20 @@ impl<'a> Facts<'a> {
                 // Twice the product: the kernel counts its own overhead, and a stream that grows needs room.
                 let rate = self.capacity.unwrap_or(self.best.mbps.max(self.one.mbps * 2.0)) * 1e6 / 8.0;
                 let bytes = ((2.0 * rate * self.rtt_ms / 1e3) as u64).div_ceil(1 << 20).max(1) << 20;
-                vec![
-                    format!(
-                        "{}: `sysctl -w net.ipv4.tcp_rmem=\"4096 131072 {bytes}\" net.core.rmem_max={bytes}`.",
-                        ends(true)
-                    ),
-                    format!(
-                        "{}: `sysctl -w net.ipv4.tcp_wmem=\"4096 16384 {bytes}\" net.core.wmem_max={bytes}`.",
-                        ends(false)
-                    ),
-                ]
+                let [receiver, sender] = self.receiver_and_sender();
+                let set = |host: &longhaul_report::path::HostFacts, is_receiver: bool| {
+                    let (letter, usual) = if is_receiver { ('r', "131072") } else { ('w', "16384") };
+                    let name = format!("net.ipv4.tcp_{letter}mem");
+                    // What is larger already stays.
+                    let is_small = host.number(&name, 2).is_none_or(|now| now < bytes);
+                    is_small.then(|| {
+                        format!(
+                            "{}: `sysctl -w {name}=\"4096 {usual} {bytes}\" net.core.{letter}mem_max={bytes}`.",
+                            ends(is_receiver)
+                        )
+                    })
+                };
+                [set(receiver, true), set(sender, false)].into_iter().flatten().collect()
             }
             Limit::Loss => {
                 let [_, sender] = self.receiver_and_sender();
@@ -449,8 +453,13 @@ mod tests {
 
     #[test]
     fn lines_of_sysctl_are_exact() {
-        let verdict = verdict_of(|path| {
+        let limited = |path: &mut Path| {
             (path.tcp[0].mbps, path.tcp[0].rwnd_limited_percent) = (330.0, 95.0);
+        };
+        assert!(verdict_of(limited).advice.is_empty(), "what is large enough stays");
+        let verdict = verdict_of(|path| {
+            limited(path);
+            path.hosts.iter_mut().for_each(|host| host.settings.clear());
         });
         // 941 Mbit/s x 50 ms, twice, in MiB.
         assert_eq!(
