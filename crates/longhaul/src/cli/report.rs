@@ -20,7 +20,7 @@ use crate::terminal::harmless;
 
 /// Show records of measurements: as tables, one HTML page, plots, or for other programs
 ///
-/// A record is a `results.json` of benches/results, what `longhaul bench io --json` prints, or what `longhaul cp --trace` writes.
+/// A record is a `results.json` of benches/results, what `longhaul bench io --json` and `longhaul probe --json` print, or what `longhaul cp --trace` writes.
 /// Each says itself of what kind it is. Every form shows all runs, what was cut off, and what the emulator says against its own link.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
