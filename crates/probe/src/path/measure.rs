@@ -41,7 +41,7 @@ pub struct Plan {
 const FRAMES: [u32; 8] = [64, 128, 256, 512, 1024, 1280, 1518, 9018];
 
 impl Plan {
-    /// A quarter of a minute.
+    /// The least that a verdict needs. Each burst takes some round trips more.
     #[must_use]
     pub fn quick() -> Self {
         Self {

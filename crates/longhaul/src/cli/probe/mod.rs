@@ -27,7 +27,7 @@ use crate::units;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   longhaul probe far.example.org                          all of the path to a host where `longhaul serve` runs
-  longhaul probe alice@far.example.org --quick            the same in a quarter of a minute; started there over ssh
+  longhaul probe alice@far.example.org --quick            the least that a verdict needs; started there over ssh
   longhaul probe far.example.org -u -b 1G -t 10           UDP at 1 Gbit/s: what is lost?
   longhaul probe far.example.org -R -P 4                  TCP from there to here, over four streams
   longhaul probe --listen                                 be measured, without exports; keys as `longhaul serve`
@@ -116,7 +116,7 @@ pub(crate) struct Probe {
     #[arg(short = 'J', long)]
     json: bool,
 
-    /// A quarter of a minute instead of one to two
+    /// The least that a verdict needs: a fraction of a minute on a short path, about one over 200 ms
     #[arg(long, conflicts_with_all = ["iperf3", "listen"])]
     quick: bool,
     /// All of RFC 2544's frame sizes, five windows, bursts of three seconds: several minutes
