@@ -1,6 +1,10 @@
 //! Openings for the fuzz targets in `fuzz/`: what reads bytes of peers, and is nobody else's business.
 
+use bytes::Bytes;
+
 use crate::iperf3::message::{Parameters, Results};
+use crate::path::knock::Knock;
+use crate::path::message::{Answer, Ask, Open};
 use crate::udp::Account;
 
 /// Parameters of a client, written again.
@@ -22,4 +26,35 @@ pub fn packets<'a>(packets: impl Iterator<Item = &'a [u8]>, wide: bool) -> (u64,
     packets.for_each(|packet| account.note(packet, wide, 1_000_000));
     let counts = account.counts();
     (counts.packets, counts.lost, counts.bytes)
+}
+
+/// A client's request about tests of a path, written again. What is wanted and can be had says the same once more.
+#[must_use]
+pub fn path_request(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut ask = Ask::from_bytes(Bytes::copy_from_slice(bytes))?;
+    if let Ask::Open(open) = &mut ask
+        && let Ok(wish) = open.clone().wish()
+    {
+        *open = Open::of(&wish);
+    }
+    Some(ask.into_bytes().to_vec())
+}
+
+/// A server's answer, written again, and how much of what it says of a test of so many flows is taken: words, settings, flows.
+#[must_use]
+pub fn path_answer(bytes: &[u8], flows: usize) -> Option<(Vec<u8>, usize)> {
+    let answer = Answer::from_bytes(Bytes::copy_from_slice(bytes))?;
+    let taken = match answer.clone() {
+        Answer::Refused(_) => 0,
+        Answer::Facts(facts) => facts.host().settings.len(),
+        Answer::Opened(opened) => opened.parts(flows).map_or(0, |(_, ports)| ports.len()),
+        Answer::Seen(seen) => seen.seen(flows).map_or(0, |seen| seen.flows.len()),
+    };
+    Some((answer.into_bytes().to_vec(), taken))
+}
+
+/// A datagram by which a flow proves itself, written again.
+#[must_use]
+pub fn knock(bytes: &[u8]) -> Option<Vec<u8>> {
+    Knock::decode(bytes).map(|knock| knock.encode().to_vec())
 }

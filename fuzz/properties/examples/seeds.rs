@@ -328,5 +328,27 @@ fn probe() -> Seeds {
     let lists: [&[u64]; 4] =
         [&[1, 2, 3, 4], &[5, 1, 5, 3, 0], &[1, 1 << 40, 70_000, (1 << 40) - 5], &[u64::MAX, 1, u64::MAX - 1]];
     let packets = lists.iter().flat_map(|list| [packets(true, list), packets(false, list)]).collect();
-    vec![("iperf3_messages", messages), ("udp_packets", packets)]
+    let flow = field(2, &[number(1, 100), number(2, 5), number(3, 1), field(9, &number(1, 2))].concat());
+    let open =
+        [number(1, 1), number(2, 1), number(3, 100), number(4, 1), number(7, 100), number(8, 9)].concat();
+    let knock = |kind: u8| with(b"longhaul\0\0\0\0\0\0\0\0", &with(&[kind], &[kind; 39]));
+    let path = vec![
+        number(1, 1),
+        field(2, &open),
+        field(2, &[number(3, 100), number(4, 8), field(6, b"cubic"), number(7, 100)].concat()),
+        number(3, 7),
+        field(1, b"it is busy"),
+        field(
+            2,
+            &[field(1, b"0.1.0"), number(2, 2), field(4, &[field(1, b"a.b"), field(2, b"1 2 3")].concat())]
+                .concat(),
+        ),
+        field(3, &[number(1, 1), field(2, &[7; 16]), field(3, &[1, 2])].concat()),
+        field(4, &[flow.clone(), flow, field(4, b"its time is up")].concat()),
+        knock(1),
+        knock(2),
+        knock(3),
+        knock(4),
+    ];
+    vec![("iperf3_messages", messages), ("udp_packets", packets), ("path_messages", path)]
 }

@@ -14,7 +14,7 @@ mod transport;
 pub use copy::{bundle, copy_messages, copy_offer, excludes, journal, ranges};
 pub use emulator::{emulated_link, packet};
 pub use files::{fanotify_events, file_attributes, file_messages, relative_path};
-pub use probe::{iperf3_messages, udp_packets};
+pub use probe::{iperf3_messages, path_messages, udp_packets};
 pub use transport::{
     authorized_keys, control_frames, known_hosts, lane, lane_frame, private_key, public_key, session_message,
     tls_handshake, tls_record,
@@ -24,7 +24,7 @@ pub use transport::{
 pub type Property = fn(&[u8]);
 
 /// All of them, by the names of their fuzz targets and corpora.
-pub const TARGETS: [(&str, Property); 24] = [
+pub const TARGETS: [(&str, Property); 25] = [
     ("authorized_keys", authorized_keys),
     ("bundle", bundle),
     ("control_frames", control_frames),
@@ -41,6 +41,7 @@ pub const TARGETS: [(&str, Property); 24] = [
     ("lane", lane),
     ("lane_frame", lane_frame),
     ("packet", packet),
+    ("path_messages", path_messages),
     ("private_key", private_key),
     ("public_key", public_key),
     ("ranges", ranges),

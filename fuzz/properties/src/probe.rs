@@ -24,3 +24,15 @@ pub fn udp_packets(data: &[u8]) {
     assert!(u64::try_from(lost).is_ok_and(|lost| lost <= sent), "{lost} of {sent} are lost");
     assert!(bytes <= packets.len() as u64);
 }
+
+/// What is said about tests of a path, and how flows prove themselves: what is understood means the same when it is written again,
+/// and of an answer no more is taken than the test has flows, or a host settings.
+pub fn path_messages(data: &[u8]) {
+    assert_stable(data, fuzzing::path_request);
+    assert_stable(data, fuzzing::knock);
+    for flows in 0..3 {
+        assert_stable(data, |bytes| fuzzing::path_answer(bytes, flows).map(|(again, _)| again));
+        let taken = fuzzing::path_answer(data, flows).map_or(0, |(_, taken)| taken);
+        assert!(taken <= longhaul_probe::limits::PATH_SETTINGS_MAX.max(flows));
+    }
+}

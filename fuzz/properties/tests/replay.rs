@@ -46,7 +46,7 @@ macro_rules! replays {
 
 replays! {
     authorized_keys bundle control_frames copy_messages copy_offer emulated_link excludes fanotify_events file_attributes file_messages iperf3_messages
-    journal known_hosts lane lane_frame packet private_key public_key ranges relative_path session_message tls_handshake
+    journal known_hosts lane lane_frame packet path_messages private_key public_key ranges relative_path session_message tls_handshake
     tls_record udp_packets
 }
 

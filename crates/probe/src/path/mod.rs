@@ -21,7 +21,7 @@ mod echo;
 pub mod echoes;
 mod gather;
 mod half;
-mod knock;
+pub(crate) mod knock;
 pub mod measure;
 pub(crate) mod message;
 mod running;
