@@ -4,7 +4,7 @@
 //! links that the product emulates, and keeps every raw run in a record of `longhaul-report`. Nothing here is part of the
 //! product.
 //!
-//! Map: [`bench`], [`file_io`], [`names`], [`targets`], [`emulator`], [`model`], [`netem`], [`path`] and [`demo`] are the commands; networks, servers, tools
+//! Map: [`bench`], [`file_io`], [`names`], [`targets`], [`emulator`], [`model`], [`netem`], [`path`], [`path_grid`] and [`demo`] are the commands; networks, servers, tools
 //! and time limits are those of `longhaul-bench`; [`stream`] is what the machine carries without a copy, [`probe`] what [`netem`] runs on its
 //! hosts, [`linux_source`] a tree of many files, [`environment`] the machine and the sources.
 
@@ -18,6 +18,7 @@ mod model;
 mod names;
 mod netem;
 mod path;
+mod path_grid;
 mod places;
 mod probe;
 mod show;
@@ -82,6 +83,7 @@ enum Bench {
     Netem(netem::NetemBench),
     Emulator(emulator::EmulatorBench),
     Probe(path::PathBench),
+    PathGrid(path_grid::GridBench),
 }
 
 fn main() -> ExitCode {
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Action::Bench { what: Bench::Targets(targets) } => targets.run(),
         Action::Bench { what: Bench::Netem(netem) } => netem.run(),
         Action::Bench { what: Bench::Probe(probe) } => probe.run(),
+        Action::Bench { what: Bench::PathGrid(grid) } => grid.run(),
         Action::Probe { what } => what.run(),
         Action::Bench { what: Bench::Emulator(emulator) } => emulator.run(),
         Action::Demo(demo) => demo.run(),
