@@ -227,8 +227,6 @@ impl Traffic {
                 stop: stop.clone(),
                 thread_id: thread_id.clone(),
             };
-            // Where this fails the others end when `traffic` is dropped.
-            let thread = std::thread::Builder::new().name("flow".to_owned()).spawn(move || work.run())?;
             let mut flow = Flow {
                 socket,
                 role,
@@ -237,9 +235,13 @@ impl Traffic {
                 retransmits: Retransmits::default(),
                 seen: Seen::default(),
                 thread_id,
-                thread: Some(thread),
+                thread: None,
             };
+            // Before there is anything to count.
             flow.restart(0.0);
+            // Where this fails the others end when `traffic` is dropped.
+            flow.thread =
+                Some(std::thread::Builder::new().name("flow".to_owned()).spawn(move || work.run())?);
             traffic.flows.push(flow);
         }
         Ok(traffic)
