@@ -1,5 +1,6 @@
 //! Processor time of this process.
 
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 /// The share of one processor that a process took.
@@ -39,14 +40,42 @@ impl Watch {
     }
 }
 
-/// Seconds in which a thread of this process ran, or could have run and waited for a processor; `None` where it has ended, or
-/// the kernel does not say.
-#[must_use]
-pub fn busy_seconds(thread: u32) -> Option<f64> {
+/// Time in which a thread ran, or could have run and waited for a processor, also after it has ended.
+#[derive(Debug, Default)]
+pub struct Busy {
+    thread: AtomicU32,
+    /// Nanoseconds, once it has ended.
+    in_all: AtomicU64,
+}
+
+impl Busy {
+    /// The thread that begins is the one that is asked about.
+    pub fn begin(&self) {
+        self.thread.store(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), Relaxed);
+    }
+
+    /// It ends: by the thread itself.
+    pub fn end(&self) {
+        let nanoseconds = schedstat(self.thread.load(Relaxed)).unwrap_or(0);
+        self.in_all.store(nanoseconds, Relaxed);
+    }
+
+    /// Seconds since the thread was made; 0 where the kernel does not say.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        let in_all = Some(self.in_all.load(Relaxed)).filter(|nanoseconds| *nanoseconds > 0);
+        // It may end in between.
+        let told = in_all.or_else(|| schedstat(self.thread.load(Relaxed)));
+        told.unwrap_or_else(|| self.in_all.load(Relaxed)) as f64 / 1e9
+    }
+}
+
+/// Nanoseconds; `None` where there is no such thread of this process, or the kernel does not say.
+fn schedstat(thread: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     let mut nanoseconds = text.split_whitespace().map(str::parse::<u64>);
     let (ran, waited) = (nanoseconds.next()?.ok()?, nanoseconds.next()?.ok()?);
-    Some((ran + waited) as f64 / 1e9)
+    ran.checked_add(waited)
 }
 
 /// The share of each core that the network's interrupts take, from when it was made.
@@ -113,16 +142,25 @@ fn spent() -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
     fn a_thread_that_works_is_busy() {
-        let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-        let before = busy_seconds(own).unwrap();
-        while busy_seconds(own).unwrap() < before + 0.01 {
-            std::hint::black_box(0);
-        }
-        assert_eq!(busy_seconds(u32::MAX), None);
+        let busy = Arc::new(Busy::default());
+        assert_eq!(busy.seconds(), 0.0);
+        let own = busy.clone();
+        let worked = std::thread::spawn(move || {
+            own.begin();
+            while own.seconds() < 0.01 {
+                std::hint::black_box(0);
+            }
+            own.end();
+        });
+        worked.join().unwrap();
+        // It has ended, and its time is known.
+        assert!(busy.seconds() >= 0.01);
     }
 
     #[test]

@@ -6,14 +6,14 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use longhaul_transport::socket::TcpInfo;
 
 use crate::counts::{Counters, Counts, Meter};
-use crate::processor::busy_seconds;
+use crate::processor::Busy;
 use crate::tcp::Budget;
 use crate::{tcp, udp};
 
@@ -166,7 +166,7 @@ struct Flow {
     meter: Meter,
     retransmits: Retransmits,
     seen: Seen,
-    thread_id: Arc<AtomicU32>,
+    busy: Arc<Busy>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -216,7 +216,7 @@ impl Traffic {
         for (socket, role) in flows {
             let stop = if role == Role::Sends { &traffic.stop_sending } else { &traffic.stop_receiving };
             let (socket, counters) = (Arc::new(socket), Arc::new(Counters::default()));
-            let thread_id = Arc::<AtomicU32>::default();
+            let busy = Arc::<Busy>::default();
             let work = Work {
                 socket: socket.clone(),
                 role,
@@ -225,7 +225,7 @@ impl Traffic {
                 budget: budget.clone(),
                 counters: counters.clone(),
                 stop: stop.clone(),
-                thread_id: thread_id.clone(),
+                busy: busy.clone(),
             };
             let mut flow = Flow {
                 socket,
@@ -234,7 +234,7 @@ impl Traffic {
                 meter: Meter::default(),
                 retransmits: Retransmits::default(),
                 seen: Seen::default(),
-                thread_id,
+                busy,
                 thread: None,
             };
             // Before there is anything to count.
@@ -378,7 +378,7 @@ impl Flow {
             sndbuf_limited_us: info.sndbuf_limited_us,
             ..self.seen.summary
         });
-        let busy_s = busy_seconds(self.thread_id.load(Relaxed)).unwrap_or(0.0);
+        let busy_s = self.busy.seconds();
         let socket_drops = match (&*self.socket, self.role) {
             (Socket::Udp(socket), Role::Receives) => crate::socket::drops(socket),
             _ => 0,
@@ -410,13 +410,19 @@ struct Work {
     budget: Option<Arc<Budget>>,
     counters: Arc<Counters>,
     stop: Arc<AtomicBool>,
-    thread_id: Arc<AtomicU32>,
+    busy: Arc<Busy>,
 }
 
 impl Work {
     fn run(self) -> io::Result<()> {
-        self.thread_id.store(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), Relaxed);
-        let Self { plan, counters, stop, .. } = &self;
+        self.busy.begin();
+        let ended = self.flow();
+        self.busy.end();
+        ended
+    }
+
+    fn flow(&self) -> io::Result<()> {
+        let Self { plan, counters, stop, .. } = self;
         let budget = self.budget.as_deref();
         match (&*self.socket, self.role) {
             (Socket::Tcp(stream), Role::Sends) => {

@@ -283,12 +283,33 @@ impl Measurement<'_> {
         let mut search = Search::new(start, least..=most, self.plan.loss_max);
         let short = (self.plan.burst / 4).max(UDP_SHORTEST);
         let mut bursts = Vec::new();
-        let found = loop {
-            let rate = match search.step() {
-                Step::Done(found) => break found,
+        let (bound, above) = loop {
+            let is_enough = bursts.len() >= BURSTS_PER_SEARCH_MAX;
+            let found = match search.step() {
+                Step::Offer(rate) if !is_enough => Err(rate),
                 // A path that changes all the time.
-                Step::Offer(rate) if bursts.len() >= BURSTS_PER_SEARCH_MAX => break Found::Limit(rate),
-                Step::Offer(rate) => rate,
+                Step::Offer(rate) => Ok(Found::Limit(rate)),
+                Step::Done(found) => Ok(found),
+            };
+            let rate = match found {
+                Err(rate) => rate,
+                Ok(found) => {
+                    let (bound, rate) = match found {
+                        Found::Limit(rate) => (Bound::Path, rate),
+                        Found::Sender(rate) => (Bound::Sender, rate),
+                        Found::Most(rate) => (Bound::Allowed, rate),
+                        Found::Nothing => (Bound::Nothing, least),
+                    };
+                    let above = self.burst(way, size, rate, self.plan.burst).await?;
+                    let burst = as_burst(rate, &above);
+                    // A short burst has fallen short here, and this long one does not: that was no limit of the path.
+                    if bound == Bound::Path && !is_enough && burst.shortfall() < self.plan.loss_max / 2.0 {
+                        bursts.push([rate, above.arrived_mbps, above.lost_percent()]);
+                        search.note(burst);
+                        continue;
+                    }
+                    break (bound, above);
+                }
             };
             let mut packets = self.burst(way, size, rate, short).await?;
             if packets.sent_mbps < 0.93 * rate {
@@ -297,16 +318,8 @@ impl Measurement<'_> {
                 packets = if again.sent_mbps > packets.sent_mbps { again } else { packets };
             }
             bursts.push([rate, packets.arrived_mbps, packets.lost_percent()]);
-            let (sent, arrived) = (packets.sent_mbps, packets.arrived_mbps);
-            search.note(Burst { offered: rate, sent, arrived, lost: packets.lost_percent() / 100.0 });
+            search.note(as_burst(rate, &packets));
         };
-        let (bound, rate) = match found {
-            Found::Limit(rate) => (Bound::Path, rate),
-            Found::Sender(rate) => (Bound::Sender, rate),
-            Found::Most(rate) => (Bound::Allowed, rate),
-            Found::Nothing => (Bound::Nothing, least),
-        };
-        let above = self.burst(way, size, rate, self.plan.burst).await?;
         let below = self.burst(way, size, 0.9 * above.arrived_mbps.max(least), self.plan.burst).await?;
         Ok(Udp { way: way.into(), frame_bytes: frame, bound, above, below: Some(below), bursts })
     }
@@ -325,6 +338,11 @@ impl Measurement<'_> {
         let (_, both) = self.prober.load(&wish, Duration::ZERO, &mut |_: &Both| {}).await?;
         Ok(packets(&both, way, size))
     }
+}
+
+fn as_burst(offered: f64, packets: &Packets) -> Burst {
+    let (sent, arrived) = (packets.sent_mbps, packets.arrived_mbps);
+    Burst { offered, sent, arrived, lost: packets.lost_percent() / 100.0 }
 }
 
 const PING_EVERY: Duration = Duration::from_millis(10);

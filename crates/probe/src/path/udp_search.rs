@@ -229,6 +229,24 @@ mod tests {
         assert_eq!(search(Model { loss: 0.2, ..model(1e9) }, 1e6).0, Found::Nothing);
     }
 
+    #[test]
+    fn a_limit_that_turns_out_to_be_none_is_left_behind() {
+        let burst =
+            |offered, arrived| Burst { offered, sent: offered, arrived, lost: 1.0 - arrived / offered };
+        let mut search = Search::new(500.0, 1.0..=10_000.0, 0.05);
+        // A host that was busy elsewhere for a moment.
+        search.note(burst(500.0, 400.0));
+        let limit = loop {
+            match search.step() {
+                Step::Offer(rate) => search.note(burst(rate, rate)),
+                Step::Done(found) => break found,
+            }
+        };
+        assert_eq!(limit, Found::Limit(500.0));
+        search.note(burst(500.0, 500.0));
+        assert_eq!(search.step(), Step::Offer(1000.0));
+    }
+
     proptest! {
         /// Measured rates are off by a percent either way.
         #[test]
