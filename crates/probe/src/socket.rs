@@ -1,8 +1,8 @@
 //! What the kernel is told, and asked, about a flow's socket.
 #![allow(unsafe_code)] // socket options that rustix does not cover
 
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -159,6 +159,20 @@ pub(crate) fn can_cut_trains(socket: &impl AsFd) -> bool {
 /// Has the kernel hand over trains of packets as they were sent (Linux 5.0). Where it cannot, each comes by itself.
 pub(crate) fn take_trains(socket: &impl AsFd) {
     let _ = set_int(socket, libc::SOL_UDP, UDP_GRO, 1);
+}
+
+/// Reads what there is of the bytes with which a connection begins, and no more; `read` of them are there. False: it is gone.
+pub(crate) fn read_what_is_there(mut stream: &TcpStream, into: &mut [u8], read: &mut usize) -> bool {
+    while *read < into.len() {
+        match stream.read(&mut into[*read..]) {
+            Ok(0) => return false,
+            Ok(bytes) => *read += bytes,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+    }
+    true
 }
 
 /// Whether reading or writing has just waited as long as it may, or was interrupted.

@@ -93,12 +93,8 @@ impl Serve {
         if exports.is_empty() {
             bail!("there is nothing to serve; name a directory: `--export data=/srv/data`");
         }
-        let directory = config::server_directory()?;
-        let host_key = self.host_key.clone().unwrap_or_else(|| directory.join("host_ed25519"));
-        let keys_file = self.authorized_keys.clone().unwrap_or_else(|| directory.join("authorized_keys"));
-        let (identity, new) = config::key_at(&host_key)?;
-        let keys = KeysFile::load(keys_file)?;
-        let fingerprint = identity.public().fingerprint();
+        let Credentials { host_key, identity, keys, told } =
+            Credentials::load(self.host_key.as_deref(), self.authorized_keys.as_deref())?;
         let listen = self.listen.unwrap_or(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), DEFAULT_PORT));
         let options = ServerOptions { listen, identity, lanes: self.lane_settings() };
         let names: Vec<String> = exports
@@ -124,7 +120,7 @@ impl Serve {
         };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
         terminal.say(&format!("serving {} on {} (TCP and UDP)", names.join(" "), server.address()));
-        terminal.say(&format!("host key {fingerprint}{}", if new { ", made just now" } else { "" }));
+        terminal.say(&told);
         tokio::select! {
             () = server.run() => {}
             () = until_told_to_stop() => {}
@@ -230,6 +226,33 @@ impl KeysFile {
             });
         }
         &self.keys
+    }
+}
+
+/// Who a server is, and who may come in.
+pub(super) struct Credentials {
+    /// Where its key is.
+    pub(super) host_key: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) keys: KeysFile,
+    /// What is said of its key.
+    pub(super) told: String,
+}
+
+impl Credentials {
+    /// From these files, or those that servers have unless told otherwise.
+    pub(super) fn load(host_key: Option<&Path>, authorized_keys: Option<&Path>) -> anyhow::Result<Self> {
+        let directory = config::server_directory()?;
+        let at = |file: Option<&Path>, name| file.map_or_else(|| directory.join(name), Path::to_owned);
+        let host_key = at(host_key, "host_ed25519");
+        let (identity, new) = config::key_at(&host_key)?;
+        let keys = KeysFile::load(at(authorized_keys, "authorized_keys"))?;
+        let told = format!(
+            "host key {}{}",
+            identity.public().fingerprint(),
+            if new { ", made just now" } else { "" }
+        );
+        Ok(Self { host_key, identity, keys, told })
     }
 }
 

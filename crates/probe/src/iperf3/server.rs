@@ -5,7 +5,7 @@
 //! connection only, which has answered TCP's handshake, and only after it has asked for the stream by UDP.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -243,7 +243,8 @@ impl Door {
         let now = Instant::now();
         let mut waiting: Vec<IpAddr> = Vec::new();
         for mut stranger in std::mem::take(&mut self.strangers) {
-            let open = stranger.hear() && now < stranger.until;
+            let Stranger { stream, cookie, read, until, .. } = &mut stranger;
+            let open = socket::read_what_is_there(stream, cookie, read) && now < *until;
             let behind = waiting.contains(&stranger.peer.ip());
             if !open {
                 continue;
@@ -294,22 +295,6 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 
 fn is_lack(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
-}
-
-impl Stranger {
-    /// Reads what there is of the cookie, and no more; false: it is gone.
-    fn hear(&mut self) -> bool {
-        while self.read < Cookie::BYTES {
-            match (&self.stream).read(&mut self.cookie[self.read..]) {
-                Ok(0) => return false,
-                Ok(read) => self.read += read,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return false,
-            }
-        }
-        true
-    }
 }
 
 /// Others are turned away while the client is waited for.

@@ -1,6 +1,6 @@
 //! The server's sockets of a test: opened for it alone, and given only to flows that have proved themselves.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -102,22 +102,6 @@ struct Stranger {
     read: usize,
 }
 
-impl Stranger {
-    /// Reads what there is of the token, and no more; false: it is gone.
-    fn hear(&mut self) -> bool {
-        while self.read < TOKEN_BYTES {
-            match self.stream.read(&mut self.token[self.read..]) {
-                Ok(0) => return false,
-                Ok(read) => self.read += read,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return false,
-            }
-        }
-        true
-    }
-}
-
 /// Sockets are looked at this often even when nothing comes.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -141,7 +125,9 @@ fn gather_tcp(
             }
         }
         for mut stranger in std::mem::take(&mut strangers) {
-            match (stranger.hear(), stranger.read == TOKEN_BYTES) {
+            let Stranger { stream, token: said, read } = &mut stranger;
+            let open = socket::read_what_is_there(stream, said, read);
+            match (open, stranger.read == TOKEN_BYTES) {
                 (true, false) => strangers.push(stranger),
                 (true, true) if stranger.token == token => {
                     stranger.stream.set_nonblocking(false)?;

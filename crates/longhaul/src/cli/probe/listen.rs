@@ -12,8 +12,7 @@ use longhaul_transport::{DEFAULT_PORT, Handler, Session};
 use tokio::sync::Notify;
 
 use super::Probe;
-use crate::cli::serve::KeysFile;
-use crate::config;
+use crate::cli::serve::{Credentials, KeysFile};
 use crate::service::PROBES;
 use crate::signals::until_told_to_stop;
 use crate::terminal::Terminal;
@@ -27,12 +26,8 @@ impl Probe {
     }
 
     async fn serve_probes(self, address: IpAddr, terminal: &Terminal) -> anyhow::Result<ExitCode> {
-        let directory = config::server_directory()?;
-        let host_key = self.host_key.clone().unwrap_or_else(|| directory.join("host_ed25519"));
-        let keys_file = self.authorized_keys.clone().unwrap_or_else(|| directory.join("authorized_keys"));
-        let (identity, new) = config::key_at(&host_key)?;
-        let keys = KeysFile::load(keys_file)?;
-        let fingerprint = identity.public().fingerprint();
+        let Credentials { identity, keys, told, .. } =
+            Credentials::load(self.host_key.as_deref(), self.authorized_keys.as_deref())?;
         let listen = SocketAddr::new(address, self.port.unwrap_or(DEFAULT_PORT));
         let options = ServerOptions { listen, identity, lanes: LaneSettings::default() };
         let over = Arc::new(Notify::new());
@@ -43,7 +38,7 @@ impl Probe {
         };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
         terminal.say(&format!("to be measured on {} (TCP and UDP)", server.address()));
-        terminal.say(&format!("host key {fingerprint}{}", if new { ", made just now" } else { "" }));
+        terminal.say(&told);
         tokio::select! {
             () = server.run() => bail!("it does not listen any more"),
             () = until_told_to_stop() => {}
