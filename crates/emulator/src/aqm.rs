@@ -36,6 +36,8 @@ pub enum Aqm {
         /// Packets that can be are marked instead.
         ecn: bool,
     },
+    /// Nothing waits: what the queue would hold passes at once, as a burst, and the rest is dropped. A policer (RFC 2475).
+    Policer,
     /// By how many packets wait, at random: NIST Net's derivative random drop.
     Drd {
         /// Below so many none is dropped.
@@ -55,7 +57,7 @@ impl Aqm {
     #[must_use]
     pub fn marks(&self) -> bool {
         match *self {
-            Self::None => false,
+            Self::None | Self::Policer => false,
             Self::CoDel { ecn, .. } | Self::FqCoDel { ecn, .. } | Self::Drd { ecn, .. } => ecn,
         }
     }

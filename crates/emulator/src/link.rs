@@ -1,6 +1,6 @@
 //! One direction of a link: the fate and the delivery time of each packet. Pure: the caller passes `now`.
 //!
-//! A packet meets, in this order: the queue (drop-tail, in bytes or packets) and its management, the wire (rate; each
+//! A packet meets, in this order: the queue (drop-tail, in bytes or packets; of a policer, an account) and its management, the wire (rate; each
 //! segment is charged with its headers and Ethernet's overhead), outages, loss, corruption and duplication on the wire,
 //! and the delay with its jitter. First in, first out and one rate, so a queue in bytes needs no list of packets: what
 //! waits is the time until the wire is free. Only where each flow has a queue of its own ([`fair`](crate::fair)) do packets
@@ -393,9 +393,10 @@ impl<P: Copy + PartialEq> Link<P> {
         }
         self.counters.delivered += 1;
         self.counters.delivered_bytes += u64::from(segment.ip_bytes);
+        let left = if effects.polices { u128::from(came) << FRACTION_BITS } else { self.free_at };
         let deliver_at = match event.overtakes {
-            true => whole(self.free_at),
-            false => self.arrival(self.free_at, segment.deviation),
+            true => whole(left),
+            false => self.arrival(left, segment.deviation),
         };
         let run = Run { first: segment.index, count: 1, deliver_at, corrupt: event.corrupt, mark };
         match &mut out.open {
@@ -475,7 +476,7 @@ impl<P: Copy + PartialEq> Link<P> {
         let Some(aqm) = self.config.aqm else { return Verdict::Keep };
         let can_mark = can_be_marked && aqm.marks();
         match aqm {
-            Aqm::None => Verdict::Keep,
+            Aqm::None | Aqm::Policer => Verdict::Keep,
             Aqm::CoDel { target, interval, .. } => {
                 let target = target.max(self.effects.full_packet);
                 self.codel.judge(leaves, leaves - now, target, interval, can_mark)
@@ -571,6 +572,8 @@ struct Effects {
     counts: bool,
     /// Of the one queue.
     aqm: bool,
+    /// Nothing waits in it.
+    polices: bool,
     loss: bool,
     /// Anything of [`Event`].
     wire: bool,
@@ -592,6 +595,7 @@ impl Effects {
             rate: rate.is_some(),
             counts: rate.is_some() && counts && !is_fair,
             aqm: rate.is_some() && config.aqm.is_some() && !is_fair,
+            polices: matches!(config.aqm, Some(Aqm::Policer)),
             loss: config.loss.is_possible(),
             wire: config.outage.is_some()
                 || config.corrupt.is_possible()

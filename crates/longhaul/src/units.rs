@@ -269,13 +269,14 @@ fn table(file: &str) -> Result<Shape, String> {
 pub(crate) fn aqm(text: &str) -> Result<Aqm, String> {
     let bad = || {
         format!(
-            "`{text}` manages no queue; write `codel[:target=5ms][:interval=100ms][:ecn]`, the same with `fq_codel`, or \
-             `drd:MIN:MAX[:ecn]`"
+            "`{text}` manages no queue; write `codel[:target=5ms][:interval=100ms][:ecn]`, the same with `fq_codel`, \
+             `drd:MIN:MAX[:ecn]`, or `policer`"
         )
     };
     let words: Vec<&str> = text.split(':').collect();
     match words[..] {
         ["none"] => Ok(Aqm::None),
+        ["policer"] => Ok(Aqm::Policer),
         [name @ ("codel" | "fq_codel"), ref options @ ..] => {
             let (mut target, mut interval, mut ecn) = (CODEL_TARGET, CODEL_INTERVAL, false);
             for option in options {
@@ -420,7 +421,7 @@ mod tests {
         assert_eq!(jitter("5ms"), Ok(plain.clone()));
         let all = Jitter { shape: Shape::Pareto, correlation: p(0.25), overtakes: true, ..plain };
         assert_eq!(jitter("5ms:pareto:corr=25%:overtake"), Ok(all));
-        assert_eq!(aqm("none"), Ok(Aqm::None));
+        assert_eq!([aqm("none"), aqm("policer")], [Ok(Aqm::None), Ok(Aqm::Policer)]);
         let (target, interval) = (CODEL_TARGET, CODEL_INTERVAL);
         assert_eq!(aqm("fq_codel"), Ok(Aqm::FqCoDel { target, interval, ecn: false }));
         assert!(jitter("5ms:gaussian").unwrap_err().contains("normal") && jitter("table=/nowhere").is_err());

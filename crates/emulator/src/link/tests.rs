@@ -134,6 +134,30 @@ fn a_full_queue_drops_the_tail_and_an_idle_link_takes_any_packet() {
 }
 
 #[test]
+fn a_policer_drops_what_is_above_its_rate_and_holds_nothing_up() {
+    let mut link = link(LinkConfig {
+        rate_bps: Some(1_000_000_000),
+        queue_bytes: Some(15_380),
+        aqm: Some(Aqm::Policer),
+        delay: Duration::from_millis(5),
+        ..LinkConfig::default()
+    });
+    let runs = offer(&mut link, 0, &train(1, 45));
+    assert_eq!((runs.len(), runs[0].count, runs[0].deliver_at), (1, 10, 5 * MS), "a burst passes at once");
+    assert_eq!(link.counters().dropped_queue, 35);
+    // A full packet takes 12.304 us; so many come in half of that, and as many as there is room for pass.
+    let passed: u32 = (1..=2000u64)
+        .map(|number| {
+            let now = number * 6_152;
+            let runs = offer(&mut link, now, &train(1, 1));
+            assert!(runs.iter().all(|run| run.deliver_at == now + 5 * MS));
+            runs.iter().map(|run| run.count).sum::<u32>()
+        })
+        .sum();
+    assert!((999..=1001).contains(&passed), "{passed} of 2000 at twice the rate");
+}
+
+#[test]
 fn losses_hit_single_segments_and_repeat_with_the_seed() {
     let config = LinkConfig { loss: LossModel::Random(p(0.01)), ..LinkConfig::default() };
     let losses = |batch: u32, spacing: u64| {

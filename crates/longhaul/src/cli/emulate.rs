@@ -292,7 +292,8 @@ pub(super) struct LinkSettings {
     queue: Option<[Option<QueueSpec>; 2]>,
     /// Drops packets before the queue is full: by how long they wait (`codel[:target=5ms][:interval=100ms]`, RFC 8289), the
     /// same with a queue for each flow (`fq_codel`, RFC 8290), or by how many wait (`drd:MIN:MAX`, NIST Net's derivative random drop: none below MIN, 95 % from MAX on). `:ecn` marks
-    /// those that can be instead; `none` is the default
+    /// those that can be instead. `policer`: nothing waits, what the queue would hold passes at once, and the rest is dropped.
+    /// `none` is the default
     #[arg(long, value_name = "HOW[,HOW]", value_parser = |s: &str| units::each_way(s, units::aqm))]
     aqm: Option<[Option<Aqm>; 2]>,
     /// Packets lost: a share at random (`0.1%`); in bursts by Gilbert's and Elliott's model
