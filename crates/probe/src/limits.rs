@@ -45,11 +45,16 @@ pub const PACKETS_PER_CALL: usize = 64;
 /// buffer of usual size holds.
 pub const MESSAGES_PER_CALL: usize = 16;
 
-/// What a paced sender may send at once: a switch port of 1 Gbit/s with 128 KiB for it takes that without loss.
-pub const BURST: Duration = Duration::from_millis(1);
+/// What a paced sender may send at once: two full packets at 100 Mbit/s, so that the shortest of queues takes them, and 5000
+/// wake-ups a second, a twentieth of a core.
+pub const BURST: Duration = Duration::from_micros(200);
 
 /// What a paced sender that was held up makes up for, at most: a scheduler's pause, but not a path's.
 pub const CATCH_UP: Duration = Duration::from_millis(100);
+
+/// So much faster than its rate it is while it makes up for more than a [`BURST`]: all at once would overrun a short queue, and
+/// the loss would be taken for the path's.
+pub const CATCH_UP_FASTER: f64 = 0.25;
 
 /// Packets behind the newest one that a late packet is still told from a second copy of one that has come: one bit each, so
 /// 8 KiB. At 1 million packets a second, 65 ms of reordering.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::limits::{BURST, CATCH_UP};
+use crate::limits::{BURST, CATCH_UP, CATCH_UP_FASTER};
 
 /// Keeps the mean rate of a sender. Times are since any common beginning.
 #[derive(Clone, Copy, Debug)]
@@ -10,13 +10,15 @@ pub struct Pacer {
     bytes_per_s: f64,
     /// When the next bytes may go.
     due: Duration,
+    /// Time in which it was held up and that it has not made up for yet.
+    owed: Duration,
 }
 
 impl Pacer {
     /// The first bytes may go `now`.
     #[must_use]
     pub fn new(bits_per_s: u64, now: Duration) -> Self {
-        Self { bytes_per_s: bits_per_s.max(1) as f64 / 8.0, due: now }
+        Self { bytes_per_s: bits_per_s.max(1) as f64 / 8.0, due: now, owed: Duration::ZERO }
     }
 
     /// How long to wait before more is sent.
@@ -27,10 +29,17 @@ impl Pacer {
 
     /// So many bytes were sent, or are being sent.
     pub fn sent(&mut self, bytes: u64, now: Duration) {
-        // Who was held up makes up for it, but not for all of a long pause.
-        self.due = self.due.max(now.saturating_sub(CATCH_UP));
+        // Who was held up makes up for it, but not for all of a long pause, and but for a burst not at once.
+        let at_once = now.saturating_sub(BURST);
+        if self.due < at_once {
+            self.owed = (self.owed + (at_once - self.due)).min(CATCH_UP);
+            self.due = at_once;
+        }
         // A day at one byte a second is far below what a Duration holds.
-        self.due += Duration::from_secs_f64((bytes as f64 / self.bytes_per_s).min(1e9));
+        let takes = Duration::from_secs_f64((bytes as f64 / self.bytes_per_s).min(1e9));
+        let made_up = self.owed.min(takes.mul_f64(CATCH_UP_FASTER / (1.0 + CATCH_UP_FASTER)));
+        self.owed -= made_up;
+        self.due += takes - made_up;
     }
 
     /// Pieces of `bytes` each that may go at once: at least one, at most `most`.
@@ -72,22 +81,39 @@ mod tests {
         }
 
         #[test]
-        fn pauses_are_made_up_for_within_bounds(pause_ms in 0u64..10_000) {
+        fn pauses_are_made_up_for_little_by_little(pause_ms in 1u64..10_000) {
             let mut pacer = Pacer::new(8_000_000, Duration::ZERO); // 1000 bytes a millisecond
-            let now = Duration::from_millis(pause_ms);
-            let mut at_once = 0u64;
+            let pause = Duration::from_millis(pause_ms);
+            let mut now = pause;
+            let mut sent = 0u64;
             while pacer.wait(now).is_zero() {
-                pacer.sent(1000, now);
-                at_once += 1;
+                pacer.sent(10, now);
+                sent += 10;
             }
-            prop_assert!(at_once <= pause_ms.min(CATCH_UP.as_millis() as u64) + 1, "{}", at_once);
+            prop_assert!(sent <= 1000 * BURST.as_micros() as u64 / 1000 + 260, "{} at once", sent);
+            // Long enough for all that is made up for.
+            let end = pause + CATCH_UP.mul_f64(1.1 / CATCH_UP_FASTER);
+            let mut fastest: f64 = 0.0;
+            while now < end {
+                let (began, before) = (now, sent);
+                while now < began + Duration::from_millis(10) {
+                    now += pacer.wait(now);
+                    pacer.sent(10, now);
+                    sent += 10;
+                }
+                fastest = fastest.max((sent - before) as f64 / (now - began).as_secs_f64());
+            }
+            prop_assert!(fastest < 1e6 * (1.0 + CATCH_UP_FASTER) * 1.03, "{} bytes/s", fastest);
+            let made_up = pause.min(CATCH_UP + BURST);
+            let right = (now - pause + made_up).as_secs_f64() * 1e6;
+            prop_assert!((sent as f64 - right).abs() < 40.0, "{} for {}", sent, right);
         }
     }
 
     #[test]
-    fn bursts_last_a_millisecond() {
+    fn bursts_last_a_fifth_of_a_millisecond() {
         let burst = |bits_per_s| Pacer::new(bits_per_s, Duration::ZERO).burst(1250, 64);
-        assert_eq!([1_000_000, 100_000_000, 1_000_000_000].map(burst), [1, 10, 64]);
+        assert_eq!([1_000_000, 100_000_000, 1_000_000_000, 10_000_000_000].map(burst), [1, 2, 20, 64]);
         assert_eq!(Pacer::new(0, Duration::ZERO).burst(0, 0), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Processor time of this process.
+//! Processor time of this process, and what the host does beside it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -78,36 +78,71 @@ fn schedstat(thread: u32) -> Option<u64> {
     ran.checked_add(waited)
 }
 
-/// The share of each core that the network's interrupts take, from when it was made.
+/// What this host does with its cores, from when it was made.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupts {
+pub struct Cores {
     before: Vec<Core>,
+    /// Packets that the kernel has dropped.
+    dropped: u64,
 }
 
 /// A core's time in ticks, since the host was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Core {
     all: u64,
+    idle: u64,
     interrupts: u64,
 }
 
-impl Interrupts {
+impl Cores {
     /// Begins.
     #[must_use]
     pub fn start() -> Self {
-        Self { before: cores() }
+        Self { before: cores(), dropped: dropped() }
     }
 
-    /// Of the core that has most of them, in percent; 0 where the kernel does not say.
+    /// What the interrupts of the network take of the core that has most of them, in percent; 0 where the kernel does not say.
     #[must_use]
-    pub fn share(&self) -> f64 {
-        let share = |(now, before): (Core, &Core)| {
+    pub fn interrupts(&self) -> f64 {
+        self.since().into_iter().map(|core| core.percent(core.interrupts)).fold(0.0, f64::max)
+    }
+
+    /// What is not idle of all of them, in percent, time that another machine took included; 0 where the kernel does not say.
+    #[must_use]
+    pub fn busy(&self) -> f64 {
+        let sum = self.since().into_iter().fold(Core::default(), |sum, core| Core {
+            all: sum.all + core.all,
+            idle: sum.idle + core.idle,
+            ..sum
+        });
+        sum.percent(sum.all - sum.idle)
+    }
+
+    /// Packets that the kernel has dropped because a core came too late to those before (`net.core.netdev_max_backlog`).
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        dropped().saturating_sub(self.dropped)
+    }
+
+    fn since(&self) -> Vec<Core> {
+        let since = |(now, before): (Core, &Core)| {
             let all = now.all.saturating_sub(before.all);
-            let interrupts = now.interrupts.saturating_sub(before.interrupts);
-            // Fewer ticks say nothing.
-            if all < 20 { 0.0 } else { interrupts as f64 * 100.0 / all as f64 }
+            // A kernel may correct its idle time.
+            let part = |now: u64, before: u64| now.saturating_sub(before).min(all);
+            Core {
+                all,
+                idle: part(now.idle, before.idle),
+                interrupts: part(now.interrupts, before.interrupts),
+            }
         };
-        cores().into_iter().zip(&self.before).map(share).fold(0.0, f64::max)
+        cores().into_iter().zip(&self.before).map(since).collect()
+    }
+}
+
+impl Core {
+    /// Fewer ticks say nothing.
+    fn percent(self, part: u64) -> f64 {
+        if self.all < 20 { 0.0 } else { part as f64 * 100.0 / self.all as f64 }
     }
 }
 
@@ -124,9 +159,21 @@ fn parse(stat: &str) -> Vec<Core> {
             return None;
         }
         let ticks: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
-        Some(Core { all: ticks.iter().sum(), interrupts: ticks.get(5..7)?.iter().sum() })
+        let sum = |part: std::ops::Range<usize>| Some(ticks.get(part)?.iter().sum());
+        Some(Core { all: ticks.iter().sum(), idle: sum(3..5)?, interrupts: sum(5..7)? })
     };
     stat.lines().filter_map(core).collect()
+}
+
+/// 0 where the kernel does not say.
+fn dropped() -> u64 {
+    std::fs::read_to_string("/proc/net/softnet_stat").map(|text| parse_dropped(&text)).unwrap_or_default()
+}
+
+/// The second number of each core's line, hexadecimal.
+fn parse_dropped(softnet_stat: &str) -> u64 {
+    let of_core = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    softnet_stat.lines().filter_map(of_core).sum()
 }
 
 /// Seconds of all threads so far, in the program and in the kernel.
@@ -166,8 +213,22 @@ mod tests {
     #[test]
     fn cores_are_told_from_their_sum() {
         let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu1 1 1\nintr 5\n";
-        assert_eq!(parse(text), [Core { all: 36, interrupts: 13 }]);
-        assert!(Interrupts::start().share() <= 100.0);
+        assert_eq!(parse(text), [Core { all: 36, idle: 9, interrupts: 13 }]);
+        let cores = Cores::start();
+        assert!(cores.interrupts() <= 100.0 && cores.busy() <= 100.0);
+    }
+
+    #[test]
+    fn shares_are_of_what_has_passed_since() {
+        let core = |all, idle, interrupts| Core { all, idle, interrupts };
+        assert_eq!(core(100, 25, 50).percent(50), 50.0);
+        assert_eq!(core(19, 0, 19).percent(19), 0.0, "too little time");
+    }
+
+    #[test]
+    fn what_cores_have_dropped_is_added_up() {
+        assert_eq!(parse_dropped("0000ff 00000010 0 0\n000001 0000000a 0 0\n"), 26);
+        assert_eq!(parse_dropped("nonsense\n"), 0);
     }
 
     #[test]

@@ -153,7 +153,7 @@ pub struct Packets {
     pub reordered: u64,
     /// That came again.
     pub duplicates: u64,
-    /// That reached the receiver's host, and found its socket full: the host's, not the path's.
+    /// That reached the receiver's host, and found its socket or its kernel's queue full: the host's, not the path's.
     pub dropped_by_receiver: u64,
     /// RFC 3550's, in milliseconds.
     pub jitter_ms: f64,
@@ -182,6 +182,9 @@ pub struct Udp {
     pub above: Packets,
     /// Below it, at nine tenths: the path's own loss and jitter.
     pub below: Option<Packets>,
+    /// At half of it, where some were lost at nine tenths: what is lost here too has nothing to do with the load.
+    #[serde(default)]
+    pub half: Option<Packets>,
     /// All bursts of the search: offered and arrived in Mbit/s on the wire, and the loss in percent.
     pub bursts: Vec<[f64; 3]>,
 }
@@ -213,6 +216,9 @@ pub struct Tcp {
     pub cpu: [f64; 2],
     /// Processors: interrupts of the network on the core that has most of them, sender and receiver, in percent.
     pub interrupts: [f64; 2],
+    /// Processors: of all cores of the sender's and the receiver's host, whatever they did, in percent.
+    #[serde(default)]
+    pub hosts: [f64; 2],
 }
 
 /// What limits.
@@ -485,6 +491,7 @@ pub(crate) mod tests {
                 ..Packets::default()
             },
             below: Some(Packets { sent_mbps: 90.0, arrived_mbps: 90.0, packets: 1000, ..Packets::default() }),
+            half: None,
             bursts: vec![[106.0, 100.0, 6.0]],
         });
         path.tcp.push(Tcp {
@@ -500,6 +507,7 @@ pub(crate) mod tests {
             sndbuf_limited_percent: 0.0,
             cpu: [5.0, 6.0],
             interrupts: [0.0, 0.0],
+            hosts: [0.0, 0.0],
         });
         path
     }

@@ -25,6 +25,8 @@ pub(super) enum Link {
         loss_percent: f64,
         /// As `longhaul emulate` takes it.
         queue: &'static str,
+        /// What that would hold passes at once, and nothing waits.
+        is_policed: bool,
     },
     /// A bare pair of interfaces.
     Pair,
@@ -32,20 +34,26 @@ pub(super) enum Link {
 
 impl Link {
     const fn plain(mbps: f64, rtt_ms: f64) -> Self {
-        Self::Emulated { mbps, rtt_ms, loss_percent: 0.0, queue: "1bdp" }
+        Self::queued(mbps, rtt_ms, "1bdp")
     }
 
     const fn lossy(mbps: f64, rtt_ms: f64, loss_percent: f64) -> Self {
-        Self::Emulated { mbps, rtt_ms, loss_percent, queue: "1bdp" }
+        Self::Emulated { mbps, rtt_ms, loss_percent, queue: "1bdp", is_policed: false }
     }
 
     const fn queued(mbps: f64, rtt_ms: f64, queue: &'static str) -> Self {
-        Self::Emulated { mbps, rtt_ms, loss_percent: 0.0, queue }
+        Self::Emulated { mbps, rtt_ms, loss_percent: 0.0, queue, is_policed: false }
+    }
+
+    const fn policed(mbps: f64, rtt_ms: f64, queue: &'static str) -> Self {
+        Self::Emulated { mbps, rtt_ms, loss_percent: 0.0, queue, is_policed: true }
     }
 
     /// Words of `longhaul emulate up`; none for a pair.
     pub(super) fn options(self) -> Vec<String> {
-        let Self::Emulated { mbps, rtt_ms, loss_percent, queue } = self else { return Vec::new() };
+        let Self::Emulated { mbps, rtt_ms, loss_percent, queue, is_policed } = self else {
+            return Vec::new();
+        };
         let mut words = vec![
             "--rate".to_owned(),
             format!("{mbps}Mbit"),
@@ -56,6 +64,9 @@ impl Link {
         ];
         if loss_percent > 0.0 {
             words.extend(["--loss".to_owned(), format!("{loss_percent}%")]);
+        }
+        if is_policed {
+            words.extend(["--aqm", "policer"].map(str::to_owned));
         }
         words
     }
@@ -132,7 +143,14 @@ const ALL: &[Labelled] = &[
     },
     Labelled::new(
         "policer-100m",
-        Link::queued(100.0, 20.0, "10p"),
+        Link::policed(100.0, 20.0, "50p"),
+        LARGE_BUFFERS,
+        &["-C", "cubic"],
+        &[Limit::Policer],
+    ),
+    Labelled::new(
+        "policer-300m",
+        Link::policed(300.0, 5.0, "200p"),
         LARGE_BUFFERS,
         &["-C", "cubic"],
         &[Limit::Policer],
@@ -189,7 +207,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 fn grid_name(link: Link) -> String {
-    let Link::Emulated { mbps, rtt_ms, loss_percent, queue } = link else { return "pair".to_owned() };
+    let Link::Emulated { mbps, rtt_ms, loss_percent, queue, .. } = link else { return "pair".to_owned() };
     let mut name = format!("{mbps}m-{rtt_ms}ms");
     if loss_percent > 0.0 {
         name += &format!("-loss{loss_percent}%");
@@ -220,6 +238,8 @@ mod tests {
         assert_eq!(link.options().join(" "), "--rate 100Mbit --rtt 3.3ms --queue 1bdp --loss 0.1%");
         assert_eq!(grid_name(link), "100m-3.3ms-loss0.1%");
         assert_eq!(grid_name(Link::queued(10.0, 20.0, "8bdp")), "10m-20ms-queue8bdp");
+        let policed = Link::policed(10.0, 5.0, "20p").options().join(" ");
+        assert_eq!(policed, "--rate 10Mbit --rtt 5ms --queue 20p --aqm policer");
         assert!(Link::Pair.options().is_empty());
     }
 }

@@ -326,6 +326,7 @@ mod tests {
                 bound: Bound::Path,
                 above,
                 below,
+                half: None,
                 bursts: Vec::new(),
             });
         }

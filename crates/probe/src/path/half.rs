@@ -3,7 +3,7 @@
 use std::io;
 
 use super::test::{FlowSeen, Processor, Seen};
-use crate::processor::{Interrupts, Watch};
+use crate::processor::{Cores, Watch};
 use crate::traffic::{Plan, Role, Socket, Traffic};
 
 /// Flows that run, and what they take of the processors.
@@ -11,15 +11,15 @@ use crate::traffic::{Plan, Role, Socket, Traffic};
 pub(crate) struct Half {
     traffic: Traffic,
     watch: Watch,
-    interrupts: Interrupts,
+    cores: Cores,
     /// When the senders were told to stop, in seconds since the beginning.
     stopped: Option<f64>,
 }
 
 impl Half {
     pub(crate) fn start(flows: Vec<(Socket, Role)>, plan: &Plan) -> io::Result<Self> {
-        let (watch, interrupts) = (Watch::start(), Interrupts::start());
-        Ok(Self { traffic: Traffic::start(flows, plan, false)?, watch, interrupts, stopped: None })
+        let (watch, cores) = (Watch::start(), Cores::start());
+        Ok(Self { traffic: Traffic::start(flows, plan, false)?, watch, cores, stopped: None })
     }
 
     /// To be called now and then: keeps what TCP says.
@@ -52,7 +52,9 @@ impl Half {
         let processor = Processor {
             process: self.watch.share().total,
             thread: (busiest * 100.0 / self.stopped.unwrap_or(now).max(1e-9)).min(100.0),
-            interrupts: self.interrupts.share(),
+            interrupts: self.cores.interrupts(),
+            host: self.cores.busy(),
+            dropped: self.cores.dropped(),
         };
         let flows = totals.iter().map(FlowSeen::of).collect();
         Seen { seconds: self.stopped.unwrap_or(now), flows, processor, over: None }

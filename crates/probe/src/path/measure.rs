@@ -321,7 +321,12 @@ impl Measurement<'_> {
             search.note(as_burst(rate, &packets));
         };
         let below = self.burst(way, size, 0.9 * above.arrived_mbps.max(least), self.plan.burst).await?;
-        Ok(Udp { way: way.into(), frame_bytes: frame, bound, above, below: Some(below), bursts })
+        let half = if below.lost > 0 && bound != Bound::Nothing {
+            Some(self.burst(way, size, 0.5 * above.arrived_mbps.max(least), self.plan.burst).await?)
+        } else {
+            None
+        };
+        Ok(Udp { way: way.into(), frame_bytes: frame, bound, above, below: Some(below), half, bursts })
     }
 
     /// Packets at a rate of the wire, for a while.
@@ -374,16 +379,18 @@ fn rtt(pings: &Pings) -> Rtt {
     Rtt { sent, back, min_ms: ms(0.0), median_ms: ms(0.5), p99_ms: ms(0.99) }
 }
 
-/// What the path did to a burst. Packets that reached the receiver's host, and found its socket full, are none that the path has
-/// lost.
+/// What the path did to a burst. Packets that reached the receiver's host, and found its socket full or its cores too slow, are
+/// none that the path has lost.
 fn packets(both: &Both, way: Way, size: Size) -> Packets {
     let flow = |seen: &Seen| seen.flows.first().copied().unwrap_or_default();
     let (sender, receiver) = (both.sender(way), both.receiver(way));
     let (sent, got) = (flow(sender), flow(receiver));
     let sent_mbps = sent.bytes as f64 * 8e-6 * size.factor() / sender.seconds.max(1e-9);
     let came = got.packets.saturating_sub(got.lost);
-    let lost = sent.packets.saturating_sub(came).saturating_sub(got.dropped_here);
-    let reached = (came + got.dropped_here) as f64 / came.max(1) as f64;
+    let missing = sent.packets.saturating_sub(came);
+    let dropped = got.dropped_here.saturating_add(receiver.processor.dropped).min(missing);
+    let lost = missing - dropped;
+    let reached = (came + dropped) as f64 / came.max(1) as f64;
     let arrived_mbps = if got.span_s > 0.0 && got.span_bytes > 0 {
         got.span_bytes as f64 * 8e-6 * size.factor() / got.span_s * reached
     } else {
@@ -394,7 +401,7 @@ fn packets(both: &Both, way: Way, size: Size) -> Packets {
         arrived_mbps,
         packets: sent.packets,
         lost,
-        dropped_by_receiver: got.dropped_here,
+        dropped_by_receiver: dropped,
         reordered: got.reordered,
         duplicates: got.duplicates,
         jitter_ms: got.jitter_s * 1e3,
@@ -439,6 +446,7 @@ fn tcp_row(wish: &Wish, rtt_s: f64, hosts: &[HostFacts; 2], first: &Both, last: 
         sndbuf_limited_percent: grown(|flow| flow.tcp.unwrap_or_default().sndbuf_limited_us) * 100.0 / busy,
         cpu: [last_sender.thread, last_receiver.thread],
         interrupts: [last_sender.interrupts, last_receiver.interrupts],
+        hosts: [last_sender.host, last_receiver.host],
     }
 }
 

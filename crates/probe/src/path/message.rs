@@ -220,6 +220,10 @@ struct ProcessorMessage {
     thread: f64,
     #[prost(double, tag = "3")]
     interrupts: f64,
+    #[prost(double, tag = "4")]
+    host: f64,
+    #[prost(uint64, tag = "5")]
+    dropped: u64,
 }
 
 impl Open {
@@ -360,11 +364,11 @@ impl SeenMessage {
             dropped_here: flow.dropped_here,
             tcp: flow.tcp.map(tcp),
         };
-        let Processor { process, thread, interrupts } = seen.processor;
+        let Processor { process, thread, interrupts, host, dropped } = seen.processor;
         Self {
             seconds: seen.seconds,
             flows: seen.flows.iter().map(flow).collect(),
-            processor: Some(ProcessorMessage { process, thread, interrupts }),
+            processor: Some(ProcessorMessage { process, thread, interrupts, host, dropped }),
             over: seen.over.clone().unwrap_or_default(),
         }
     }
@@ -372,16 +376,11 @@ impl SeenMessage {
     /// Of a test with so many flows; `None` where it is of another, or says what cannot be.
     pub(crate) fn seen(self, flows: usize) -> Option<Seen> {
         let sane = |value: f64| value.is_finite() && (0.0..1e9).contains(&value);
-        let processor = self.processor.unwrap_or_default();
-        let processor = Processor {
-            process: processor.process,
-            thread: processor.thread,
-            interrupts: processor.interrupts,
-        };
+        let ProcessorMessage { process, thread, interrupts, host, dropped } =
+            self.processor.unwrap_or_default();
+        let processor = Processor { process, thread, interrupts, host, dropped };
         if self.flows.len() != flows
-            || ![self.seconds, processor.process, processor.thread, processor.interrupts]
-                .into_iter()
-                .all(sane)
+            || ![self.seconds, process, thread, interrupts, host].into_iter().all(sane)
         {
             return None;
         }

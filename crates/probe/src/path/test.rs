@@ -157,7 +157,7 @@ pub struct TcpSeen {
     pub sndbuf_limited_us: u64,
 }
 
-/// What a test took of a host's processors, in percent of one.
+/// What a test took of a host's processors, in percent of one, and what they did beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Processor {
     /// The whole program.
@@ -166,6 +166,10 @@ pub struct Processor {
     pub thread: f64,
     /// Of the core that had most of them, interrupts of the network.
     pub interrupts: f64,
+    /// Of all cores, whatever they did, in percent of all of them.
+    pub host: f64,
+    /// Packets that came while the kernel had too many before them, whosever they were.
+    pub dropped: u64,
 }
 
 impl FlowSeen {

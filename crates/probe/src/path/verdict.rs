@@ -4,7 +4,7 @@
 //! reach beside it says what there is to gain. A processor that is busy all the time comes first, since then the figures are the
 //! host's, not the network's; a full link next; then windows and loss, each with the figures that show it.
 
-use longhaul_report::path::{Bound, Limit, Limited, Loaded, Path, Tcp, Udp, Way};
+use longhaul_report::path::{Bound, Limit, Limited, Loaded, Packets, Path, Tcp, Udp, Way};
 
 use super::tcp_theory::window_rate;
 
@@ -22,6 +22,12 @@ const LOSS_FELT: f64 = 0.002;
 
 /// Segments sent again, in percent, that are no more the few of a start-up.
 const SENT_AGAIN: f64 = 0.2;
+
+/// Below half of the capacity a policer drops nothing; some packets in a thousand that a host loses by itself are none of it.
+const LOSS_AT_HALF: f64 = 0.1;
+
+/// Loss at half of the load that is so much rarer is of the load. Told from chance where so many would have been lost.
+const RARER: f64 = 5.0;
 
 /// A delay under load that people notice, in ms (voice and video calls bear some 60 more), or so many times the idle one.
 const BLOAT_MS: f64 = 60.0;
@@ -44,8 +50,10 @@ struct Facts<'a> {
     best: Tcp,
     /// Of payload by TCP, if the path has shown its limit.
     capacity: Option<f64>,
-    /// Loss below the capacity, in percent.
+    /// Loss below the capacity that has nothing to do with the load, in percent.
     loss: Option<f64>,
+    /// Loss below the capacity that half of the load does not have, in percent.
+    loss_of_load: f64,
     /// Largest frames.
     udp: Option<&'a Udp>,
     rtt_ms: f64,
@@ -97,22 +105,28 @@ impl<'a> Facts<'a> {
         let rtt_ms = path.rtt.filter(|rtt| rtt.back > 0).map_or(one.rtt_ms, |rtt| rtt.median_ms);
         let loaded: Option<&Loaded> =
             path.loaded.iter().find(|loaded| loaded.way == way && loaded.rtt.back > 0);
+        let (loss, loss_of_load) = udp.map_or((None, 0.0), losses);
         Some(Self {
             path,
             way,
             one,
             best,
             capacity,
-            loss: udp.and_then(|udp| udp.below).map(|below| below.lost_percent()),
+            loss,
+            loss_of_load,
             udp,
             rtt_ms,
             added_ms: loaded.map(|loaded| (loaded.rtt.median_ms - rtt_ms).max(0.0)),
         })
     }
 
-    /// Percent of a processor at the sender and the receiver of a row: the thread's, or the interrupts'.
+    /// Percent of a processor at the sender and the receiver of a row: the thread's or the interrupts', or both where no core of
+    /// the host is idle, so that they take it from each other.
     fn busiest(row: &Tcp) -> [f64; 2] {
-        [row.cpu[0].max(row.interrupts[0]), row.cpu[1].max(row.interrupts[1])]
+        [0, 1].map(|end| {
+            let (thread, interrupts, host) = (row.cpu[end], row.interrupts[end], row.hosts[end]);
+            if host >= BUSY { (thread + interrupts).min(100.0) } else { thread.max(interrupts) }
+        })
     }
 
     fn is_here(&self, sender: bool) -> bool {
@@ -143,8 +157,8 @@ impl<'a> Facts<'a> {
         }
         if self.is_policed() {
             evidence.push(format!(
-                "{:.2} % of TCP's segments were sent again, but the load adds only {:.1} ms of delay and below the capacity {:.3} % \
-                 are lost: what is above a rate is dropped, not queued.",
+                "{:.2} % of TCP's segments were sent again, but the load adds only {:.1} ms of delay, and a lower load loses {:.3} %: \
+                 what is above a rate is dropped, not queued.",
                 one.retransmitted_percent.max(self.best.retransmitted_percent),
                 self.added_ms.unwrap_or_default(),
                 self.loss.unwrap_or_default()
@@ -200,7 +214,8 @@ impl<'a> Facts<'a> {
             return false;
         };
         let no_queue = added < (0.1 * self.rtt_ms).max(1.0);
-        no_queue && sent_again >= SENT_AGAIN && loss < sent_again / 10.0 && loss < 0.05
+        let dropped = sent_again.max(self.loss_of_load);
+        no_queue && dropped >= SENT_AGAIN && loss < dropped / RARER && loss < LOSS_AT_HALF
     }
 
     fn window(&self) -> Option<String> {
@@ -309,6 +324,18 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// Percent of packets that were lost below the capacity whatever the load, where that was measured, and because of it.
+fn losses(udp: &Udp) -> (Option<f64>, f64) {
+    let (Some(below), half) = (udp.below, udp.half) else { return (None, 0.0) };
+    let Some(half) = half.filter(|half| half.packets > 0) else { return (Some(below.lost_percent()), 0.0) };
+    let expected = below.lost_percent() / 100.0 * half.packets as f64;
+    if expected >= RARER && (half.lost as f64) < expected / RARER {
+        return (Some(half.lost_percent()), below.lost_percent());
+    }
+    let both = Packets { packets: below.packets + half.packets, lost: below.lost + half.lost, ..below };
+    (Some(both.lost_percent()), 0.0)
+}
+
 fn by_itself(limit: Limit) -> &'static str {
     match limit {
         Limit::Window => "longhaul opens as many connections as it takes to fill the path.",
@@ -323,7 +350,7 @@ fn by_itself(limit: Limit) -> &'static str {
 #[cfg(test)]
 mod tests {
     use longhaul_report::Environment;
-    use longhaul_report::path::{HostFacts, Mtu, Packets, Rtt};
+    use longhaul_report::path::{HostFacts, Mtu, Rtt};
 
     use super::*;
 
@@ -349,6 +376,7 @@ mod tests {
             sndbuf_limited_percent: 0.0,
             cpu: [20.0, 20.0],
             interrupts: [5.0, 5.0],
+            hosts: [30.0, 30.0],
         };
         let packets = |sent, arrived, lost| Packets {
             sent_mbps: sent,
@@ -368,6 +396,7 @@ mod tests {
                 bound: Bound::Path,
                 above: packets(1060.0, 1000.0, 5600),
                 below: Some(packets(900.0, 900.0, 0)),
+                half: None,
                 bursts: Vec::new(),
             }],
             tcp: vec![row(1, 900.0), row(8, 935.0)],
@@ -387,7 +416,7 @@ mod tests {
     type Labelled = (Limit, bool, fn(&mut Path));
 
     /// Every kind of limit, and what shows it.
-    const LABELLED: [Labelled; 14] = [
+    const LABELLED: [Labelled; 18] = [
         (Limit::Rate, false, |_| {}),
         (Limit::Rate, true, |path| path.loaded[0].rtt.median_ms = 250.0),
         (Limit::Rate, true, |path| {
@@ -404,6 +433,16 @@ mod tests {
         }),
         (Limit::CpuThere, false, |path| {
             (path.tcp[0].mbps, path.tcp[0].interrupts) = (400.0, [10.0, 98.0]);
+        }),
+        // Neither fills a core, but both share all that there are.
+        (Limit::CpuHere, false, |path| {
+            let row = &mut path.tcp[0];
+            (row.mbps, row.cpu, row.interrupts, row.hosts) =
+                (400.0, [80.0, 50.0], [26.0, 26.0], [97.0, 97.0]);
+        }),
+        // Somebody else's work on all cores does not slow this down.
+        (Limit::Unknown, false, |path| {
+            (path.tcp[0].mbps, path.tcp[0].hosts) = (400.0, [100.0, 100.0]);
         }),
         (Limit::Window, false, |path| {
             (path.tcp[0].mbps, path.tcp[0].rwnd_limited_percent) = (330.0, 95.0);
@@ -427,6 +466,20 @@ mod tests {
         (Limit::Policer, false, |path| {
             path.loaded[0].rtt.median_ms = 50.3;
             (path.tcp[0].mbps, path.tcp[0].retransmitted_percent) = (300.0, 3.0);
+        }),
+        // A burst of a sender that was held up overran it.
+        (Limit::Policer, false, |path| {
+            path.loaded[0].rtt.median_ms = 50.3;
+            path.udp[0].below = path.udp[0].below.map(|below| Packets { lost: 800, ..below });
+            path.udp[0].half = path.udp[0].below.map(|below| Packets { packets: 50_000, lost: 2, ..below });
+            path.tcp[0].mbps = 300.0;
+        }),
+        // Loss at any load, half or not, is the path's.
+        (Limit::Loss, false, |path| {
+            path.loaded[0].rtt.median_ms = 50.3;
+            path.udp[0].below = path.udp[0].below.map(|below| Packets { lost: 800, ..below });
+            path.udp[0].half = path.udp[0].below.map(|below| Packets { packets: 50_000, lost: 390, ..below });
+            (path.tcp[0].mbps, path.tcp[0].retransmitted_percent) = (300.0, 1.0);
         }),
         (Limit::Unknown, false, |path| path.tcp[0].mbps = 300.0),
     ];
