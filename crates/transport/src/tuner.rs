@@ -18,7 +18,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::limits::LANES_AT_ONCE_MAX;
 use crate::scheduler::{LaneId, Nanos};
 
 /// What the kernel says of one lane, at one time.
@@ -101,12 +100,13 @@ const SETTLE_SMOOTHING: Duration = Duration::from_secs(1);
 /// The rate that the first lanes shall be able to reach together: enough that most paths never need more.
 const FIRST_RATE_BYTES_PER_S: f64 = 900e6;
 
-/// Each lane begins with ten packets: so many lanes reach a gigabit at 300 ms six round trips sooner than one. As many
-/// as connect at a time.
-const FIRST_LANES_MAX: usize = LANES_AT_ONCE_MAX;
+/// Each lane begins with ten packets: so many lanes reach a gigabit at 300 ms four round trips sooner than one. More of them
+/// on a gigabit would each have so little of it that the kernel sends their packets in twos, and both ends and all
+/// between them handle three times as many (net/ipv4/tcp_output.c, tcp_tso_autosize: what a lane sends in a millisecond).
+const FIRST_LANES_MAX: usize = 16;
 
 /// So many lanes are too few to overshoot together.
-const FEW_LANES: usize = 16;
+const FEW_LANES: usize = 8;
 
 /// From here on the rate of one lane is a few hundredths of the whole: lanes come half as many at a time.
 const MANY_LANES: usize = 32;
@@ -219,8 +219,8 @@ impl Tuner {
 
     fn grow(&mut self, now: Nanos, readings: &[LaneReading]) {
         let lanes_before = self.target;
-        // Few lanes may be tripled at once; many new ones overshoot together, and where the limit is a CPU that the
-        // kernel's words do not tell from a buffer, each costs more than it brings.
+        // Few lanes may be tripled at once; many new ones overshoot together and keep the hosts' cores busy with it, and
+        // where the limit is a CPU that the kernel's words do not tell from a buffer, each costs more than it brings.
         let factor = match lanes_before {
             0..MANY_LANES if self.failures > 0 => 1.5,
             0..FEW_LANES => 3.0,
