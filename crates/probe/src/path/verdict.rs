@@ -11,6 +11,10 @@ use super::tcp_theory::window_rate;
 /// A thread that is busy for so much of the time, in percent, is the limit.
 const BUSY: f64 = 90.0;
 
+/// The same where UDP has shown that the path carries more than a core can send: what TCP misses of a whole core then goes
+/// with waking up and with interrupts on the way.
+const BUSY_ENOUGH: f64 = 70.0;
+
 /// Of what the link can carry, a stream that has so much fills it.
 const FULL: f64 = 0.8;
 
@@ -48,7 +52,7 @@ struct Facts<'a> {
     one: Tcp,
     /// The best of all.
     best: Tcp,
-    /// Of payload by TCP, if the path has shown its limit.
+    /// Of payload by TCP, if the path has shown its limit: no less than TCP has carried, whatever UDP's receiver has missed.
     capacity: Option<f64>,
     /// Loss below the capacity that has nothing to do with the load, in percent.
     loss: Option<f64>,
@@ -101,7 +105,7 @@ impl<'a> Facts<'a> {
         let mtu = path.mtu.iter().find(|mtu| mtu.way == way).and_then(|mtu| mtu.bytes).unwrap_or(1500);
         let mtu = f64::from(mtu.clamp(576, 9000));
         // Headers of IPv4 and TCP with times, 52 bytes; Ethernet's 38.
-        let capacity = path.capacity(way).map(|wire| wire * (mtu - 52.0) / (mtu + 38.0));
+        let capacity = path.capacity(way).map(|wire| (wire * (mtu - 52.0) / (mtu + 38.0)).max(best.mbps));
         let rtt_ms = path.rtt.filter(|rtt| rtt.back > 0).map_or(one.rtt_ms, |rtt| rtt.median_ms);
         let loaded: Option<&Loaded> =
             path.loaded.iter().find(|loaded| loaded.way == way && loaded.rtt.back > 0);
@@ -142,7 +146,15 @@ impl<'a> Facts<'a> {
         let mut evidence = vec![self.reached()];
         let [sender, receiver] = Self::busiest(one);
         let is_full = self.capacity.is_some_and(|capacity| one.mbps >= FULL * capacity);
-        if sender.max(receiver) >= BUSY && !is_full {
+        let udp_busy = self.udp.filter(|udp| udp.bound == Bound::Sender && udp.above.cpu[0] >= BUSY);
+        let busy = if udp_busy.is_some() { BUSY_ENOUGH } else { BUSY };
+        if sender.max(receiver) >= busy && !is_full {
+            if let Some(udp) = udp_busy {
+                evidence.push(format!(
+                    "UDP's sender came to {:.0} Mbit/s and kept a core busy.",
+                    udp.above.sent_mbps
+                ));
+            }
             let end = if sender >= receiver { "sender" } else { "receiver" };
             evidence.push(format!(
                 "A core of the {end} was busy {:.0} % of the time: the figures are the host's, not the network's.",
@@ -416,7 +428,7 @@ mod tests {
     type Labelled = (Limit, bool, fn(&mut Path));
 
     /// Every kind of limit, and what shows it.
-    const LABELLED: [Labelled; 18] = [
+    const LABELLED: [Labelled; 20] = [
         (Limit::Rate, false, |_| {}),
         (Limit::Rate, true, |path| path.loaded[0].rtt.median_ms = 250.0),
         (Limit::Rate, true, |path| {
@@ -439,6 +451,18 @@ mod tests {
             let row = &mut path.tcp[0];
             (row.mbps, row.cpu, row.interrupts, row.hosts) =
                 (400.0, [80.0, 50.0], [26.0, 26.0], [97.0, 97.0]);
+        }),
+        // Nor is any core ever full, but UDP has shown that the path carries more than a core can send.
+        (Limit::CpuHere, false, |path| {
+            (path.tcp[0].mbps, path.tcp[0].cpu, path.tcp[0].retransmitted_percent) =
+                (400.0, [85.0, 50.0], 0.8);
+            path.udp[0].bound = Bound::Sender;
+            path.udp[0].above.cpu = [99.0, 30.0];
+        }),
+        // A receiver without time has missed packets that the path has carried.
+        (Limit::CpuThere, false, |path| {
+            (path.tcp[0].mbps, path.tcp[0].cpu) = (475.0, [20.0, 98.0]);
+            path.udp[0].above.arrived_mbps = 344.0;
         }),
         // Somebody else's work on all cores does not slow this down.
         (Limit::Unknown, false, |path| {
