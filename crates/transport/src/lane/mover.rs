@@ -120,8 +120,6 @@ pub(crate) struct LaneStatus {
     pub id: LaneId,
     /// Its socket.
     pub tcp: TcpStream,
-    /// When it was opened, in the session's time.
-    pub opened_at: Nanos,
     /// It takes no more pieces, and closes when it is idle.
     pub draining: AtomicBool,
     /// Bytes of frames received and not yet handled: 0 while the application keeps up.
@@ -324,7 +322,6 @@ impl Lanes {
         let status = Arc::new(LaneStatus {
             id,
             tcp: tcp.try_clone()?,
-            opened_at: self.now(),
             draining: AtomicBool::new(false),
             inbox_bytes: AtomicU64::new(0),
         });

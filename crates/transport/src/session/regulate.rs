@@ -110,6 +110,7 @@ pub(super) async fn run(shared: Arc<Shared>, first_lanes: usize, is_client: bool
         asked: 0,
         paced: None,
         cubic: BTreeSet::new(),
+        unanswered: Unanswered::default(),
         is_client,
     };
     let mut demand = false;
@@ -134,6 +135,7 @@ struct Regulation {
     paced: Option<(u64, Option<LaneId>)>,
     /// Lanes that run CUBIC. New ones run BBR.
     cubic: BTreeSet<LaneId>,
+    unanswered: Unanswered,
     is_client: bool,
 }
 
@@ -194,6 +196,7 @@ impl Regulation {
         let idle = waiting + under_way == 0;
         self.choose_congestion_control(&statuses, &infos, idle);
         if idle {
+            self.unanswered = Unanswered::default();
             return false;
         }
         // An idle lane may now take over an overdue piece.
@@ -203,7 +206,7 @@ impl Regulation {
             return true;
         }
         self.tuned_at = Some(now);
-        replace_hanging_lanes(shared, &statuses, &infos);
+        self.replace_hanging_lanes(shared, &statuses, &infos);
         if shared.settings.lanes.is_none() {
             let readings: Vec<LaneReading> = statuses
                 .iter()
@@ -231,6 +234,24 @@ impl Regulation {
             let shared = Arc::clone(shared);
             // If the session ends first, nobody wants lanes any more.
             tokio::spawn(async move { shared.control.request(ask).await.ok() });
+        }
+    }
+
+    /// Cuts off lanes whose data is not acknowledged although the peer can be reached: their pieces go to others.
+    fn replace_hanging_lanes(
+        &mut self,
+        shared: &Shared,
+        statuses: &[Arc<LaneStatus>],
+        infos: &BTreeMap<LaneId, TcpInfo>,
+    ) {
+        let hanging = self.unanswered.hanging(shared.lanes.now(), infos);
+        if !shared.control.heard_from_peer_within(HANGS_AFTER / 2) {
+            return;
+        }
+        for (id, silent) in hanging {
+            let Some(lane) = statuses.iter().find(|lane| lane.id == id) else { continue };
+            tracing::info!(lane = id, ?silent, "lane hangs: it is replaced");
+            let _ = lane.tcp.shutdown(std::net::Shutdown::Both); // its mover sees the end
         }
     }
 
@@ -319,20 +340,25 @@ fn lane_reading(id: LaneId, info: &TcpInfo) -> LaneReading {
     }
 }
 
-/// Cuts off lanes whose data is not acknowledged although the peer can be reached: their pieces go to others.
-fn replace_hanging_lanes(shared: &Shared, statuses: &[Arc<LaneStatus>], infos: &BTreeMap<LaneId, TcpInfo>) {
-    if !shared.control.heard_from_peer_within(HANGS_AFTER / 2) {
-        return;
-    }
-    for lane in statuses {
-        let Some(info) = infos.get(&lane.id) else { continue };
-        let limit = HANGS_AFTER.max(Duration::from_micros(info.rtt_us.into()) * 4);
-        let opened = Duration::from_nanos(shared.lanes.now().saturating_sub(lane.opened_at));
-        let silent = Duration::from_millis(info.last_ack_recv_ms.into());
-        if info.unacked > 0 && silent.min(opened) > limit {
-            tracing::info!(lane = lane.id, ?silent, "lane hangs: it is replaced");
-            let _ = lane.tcp.shutdown(std::net::Shutdown::Both); // its mover sees the end
-        }
+/// Since when each lane has had data under way. What the kernel counts, the time since the last acknowledgement, goes on while
+/// a lane is idle, and says nothing of what it has just begun to send.
+#[derive(Debug, Default)]
+struct Unanswered(BTreeMap<LaneId, Nanos>);
+
+impl Unanswered {
+    /// Takes what was read of the open lanes; gives those that hang, and for how long they have been silent.
+    fn hanging(&mut self, now: Nanos, infos: &BTreeMap<LaneId, TcpInfo>) -> Vec<(LaneId, Duration)> {
+        self.0.retain(|id, _| infos.get(id).is_some_and(|info| info.unacked > 0));
+        let sending = infos.iter().filter(|(_, info)| info.unacked > 0);
+        sending
+            .filter_map(|(&id, info)| {
+                let since = *self.0.entry(id).or_insert(now);
+                let limit = HANGS_AFTER.max(Duration::from_micros(info.rtt_us.into()) * 4);
+                let silent = Duration::from_millis(info.last_ack_recv_ms.into());
+                let silent = silent.min(Duration::from_nanos(now.saturating_sub(since)));
+                (silent > limit).then_some((id, silent))
+            })
+            .collect()
     }
 }
 
@@ -341,5 +367,40 @@ impl Session {
     #[must_use]
     pub fn lane_count(&self) -> usize {
         self.shared.lanes.count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    fn infos(unacked: u32, last_ack_recv_ms: u32) -> BTreeMap<LaneId, TcpInfo> {
+        [(7, TcpInfo { unacked, last_ack_recv_ms, rtt_us: 200_000, ..TcpInfo::default() })].into()
+    }
+
+    #[test]
+    fn a_lane_that_was_idle_for_long_does_not_hang_when_it_begins_to_send() {
+        let mut unanswered = Unanswered::default();
+        assert_eq!(unanswered.hanging(60 * SECOND, &infos(10, 60_000)), []);
+        assert_eq!(unanswered.hanging(60 * SECOND + SECOND / 10, &infos(10, 60_100)), []);
+        // What it sent has been acknowledged, and it pauses again.
+        assert_eq!(unanswered.hanging(61 * SECOND, &infos(0, 700)), []);
+        assert_eq!(unanswered.hanging(90 * SECOND, &infos(10, 29_700)), []);
+    }
+
+    #[test]
+    fn a_lane_that_nobody_answers_for_so_long_hangs() {
+        let mut unanswered = Unanswered::default();
+        assert_eq!(unanswered.hanging(60 * SECOND, &infos(10, 60_000)), []);
+        assert_eq!(unanswered.hanging(64 * SECOND, &infos(10, 64_000)), []);
+        let silent = Duration::from_millis(4100);
+        assert_eq!(unanswered.hanging(64 * SECOND + SECOND / 10, &infos(10, 64_100)), [(7, silent)]);
+        // It was answered in between.
+        assert_eq!(unanswered.hanging(70 * SECOND, &infos(10, 2000)), []);
+        // It is gone.
+        assert_eq!(unanswered.hanging(71 * SECOND, &BTreeMap::new()), []);
+        assert!(unanswered.0.is_empty());
     }
 }
