@@ -10,8 +10,13 @@ pub const STREAMS_MAX: u32 = 128;
 /// most: each receiver has a buffer, all senders share one.
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// Read or write of a TCP stream unless told otherwise: as iperf3, and it stays in a core's second-level cache.
-pub const WRITE_BYTES_DEFAULT: usize = 128 << 10;
+/// Read or write of a TCP stream that a client of iperf3's protocol does not tell: iperf3's own.
+pub const WRITE_BYTES_IPERF3: usize = 128 << 10;
+
+/// Write of a TCP stream that has a rate: so much of its time, so that what it sends is no row of bursts.
+pub const WRITE_TIME: Duration = Duration::from_millis(10);
+/// But no shorter than this: the header of a packet would be more than its payload.
+pub const WRITE_BYTES_LEAST: usize = 1 << 10;
 
 /// Longest payload of a UDP packet: 65,535 less the headers of IPv4 and UDP.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;

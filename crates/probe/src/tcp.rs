@@ -1,8 +1,8 @@
 //! TCP from memory to memory: what the thread of a flow does.
 //!
 //! Copies of each byte by the processor: one at each end, between memory that stays in the cache and the socket; and one
-//! system call for each write or read, of [`WRITE_BYTES_DEFAULT`](crate::limits::WRITE_BYTES_DEFAULT) unless told otherwise.
-//! iperf3 3.12 waits with select(2) before each.
+//! system call for each write or read, of [`write_bytes`] unless told otherwise. iperf3 3.12 has 128 KiB, and waits with
+//! select(2) before each.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{RecvFlags, SocketType};
 
 use crate::counts::Counters;
-use crate::limits::{LOOK_EVERY, STEP_TIMEOUT};
+use crate::limits::{LOOK_EVERY, STEP_TIMEOUT, WRITE_BYTES_LEAST, WRITE_BYTES_MAX, WRITE_TIME};
 use crate::pacing::Pacer;
 use crate::socket::{self, Options, Refused, is_pause};
 
@@ -56,6 +56,14 @@ impl Budget {
         let left = self.0.fetch_update(Relaxed, Relaxed, taken).unwrap_or_default();
         left.min(bytes as u64) as usize
     }
+}
+
+/// Bytes of a write or read of a stream that has so many bits a second, unless told otherwise: the most, since fewer system
+/// calls leave more of the processors to the network.
+#[must_use]
+pub fn write_bytes(rate: Option<u64>) -> usize {
+    let of_time = |rate: u64| (rate as f64 / 8.0 * WRITE_TIME.as_secs_f64()) as usize;
+    rate.map_or(WRITE_BYTES_MAX, |rate| of_time(rate).clamp(WRITE_BYTES_LEAST, WRITE_BYTES_MAX))
 }
 
 /// Writes until `stop`, or until the budget is used up.
@@ -174,6 +182,11 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_a_rate_writes_as_much_as_it_has_in_ten_milliseconds() {
+        assert_eq!([None, Some(1), Some(100_000_000)].map(write_bytes), [1 << 20, 1024, 125_000]);
+    }
 
     #[test]
     fn a_budget_is_used_up_to_the_last_byte() {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::iperf3::VERSION;
 use crate::limits::{
     DATAGRAM_BYTES_DEFAULT, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, MESSAGE_BYTES_MAX, OMIT_MAX, STREAMS_MAX,
-    TIME_MAX, WINDOW_BYTES_MAX, WRITE_BYTES_DEFAULT, WRITE_BYTES_MAX,
+    TIME_MAX, WINDOW_BYTES_MAX, WRITE_BYTES_IPERF3, WRITE_BYTES_MAX,
 };
 
 /// What marks the connections of one test: 36 letters and digits, and a zero.
@@ -146,7 +146,7 @@ impl Default for Parameters {
             bytes: 0,
             blocks: 0,
             parallel: 1,
-            length: WRITE_BYTES_DEFAULT,
+            length: WRITE_BYTES_IPERF3,
             bandwidth: 0,
             window: 0,
             mss: 0,
@@ -223,7 +223,7 @@ impl Parameters {
             (true, true) => return Err(MessageError::Bad("reverse")),
         };
         let (length_default, lengths) = match protocol {
-            Protocol::Tcp => (WRITE_BYTES_DEFAULT, 1..=WRITE_BYTES_MAX),
+            Protocol::Tcp => (WRITE_BYTES_IPERF3, 1..=WRITE_BYTES_MAX),
             Protocol::Udp => (DATAGRAM_BYTES_DEFAULT, DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX),
         };
         let length = number("len", length_default as u64, u64::MAX)? as usize;

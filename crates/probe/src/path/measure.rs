@@ -13,7 +13,8 @@ use super::tcp_theory::{mathis_rate, window_rate};
 use super::test::{FlowSeen, Host, Seen, Way, What, Wish};
 use super::udp_search::{Burst, Found, Search, Step};
 use super::verdict::verdicts;
-use crate::limits::{BURSTS_PER_SEARCH_MAX, DATAGRAM_BYTES_MIN, PROBE_RECEIVE_BUFFER, WRITE_BYTES_DEFAULT};
+use crate::limits::{BURSTS_PER_SEARCH_MAX, DATAGRAM_BYTES_MIN, PROBE_RECEIVE_BUFFER};
+use crate::tcp::write_bytes;
 use crate::traffic::Options;
 
 /// What is to be measured.
@@ -223,7 +224,7 @@ impl Measurement<'_> {
             way,
             milliseconds: time.as_millis() as u32,
             streams,
-            length: WRITE_BYTES_DEFAULT,
+            length: write_bytes(None),
             rate: None,
             options: Options { window, congestion: self.plan.congestion.clone(), ..Options::default() },
         };

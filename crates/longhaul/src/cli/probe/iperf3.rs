@@ -11,8 +11,8 @@ use longhaul_probe::iperf3::client::{self, Family, Observer, Test};
 use longhaul_probe::iperf3::message::{Direction, Parameters, Protocol};
 use longhaul_probe::iperf3::report::{self, End, Start};
 use longhaul_probe::iperf3::server::{Server, ServerError, Service};
-use longhaul_probe::limits;
 use longhaul_probe::traffic::FlowInterval;
+use longhaul_probe::{limits, tcp};
 
 use super::{Probe, TIME_DEFAULT, UDP_RATE_DEFAULT, print_out};
 
@@ -71,7 +71,7 @@ impl Probe {
         };
         let length = match (self.length, protocol) {
             (Some(length), _) => length as usize,
-            (None, Protocol::Tcp) => limits::WRITE_BYTES_DEFAULT,
+            (None, Protocol::Tcp) => tcp::write_bytes(self.bitrate.filter(|rate| *rate > 0)),
             // The client looks at the path.
             (None, Protocol::Udp) => 0,
         };

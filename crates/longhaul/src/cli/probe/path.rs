@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use longhaul_probe::limits;
 use longhaul_probe::path::client::{Both, Prober};
 use longhaul_probe::path::echoes::header_bytes;
 use longhaul_probe::path::measure::{Plan, measure};
 use longhaul_probe::path::server::Service;
 use longhaul_probe::path::test::{Seen, TcpSeen, Way, What, Wish};
 use longhaul_probe::traffic::Options;
+use longhaul_probe::{limits, tcp};
 use longhaul_report::path::Path;
 use longhaul_report::{Environment, Program};
 
@@ -117,20 +117,21 @@ impl Probe {
                 limits::PATH_TEST_TIME_MAX.as_secs()
             );
         }
+        let rate = self.bitrate.unwrap_or(if self.udp { UDP_RATE_DEFAULT } else { 0 });
+        let rate = (rate > 0).then_some(rate);
         let length = match (self.length, self.udp) {
             (Some(length), _) => usize::try_from(length).context("the length (-l)")?,
-            (None, false) => limits::WRITE_BYTES_DEFAULT,
+            (None, false) => tcp::write_bytes(rate),
             // Ethernet's 1500 bytes.
             (None, true) => 1500 - header_bytes(prober.session().remote()),
         };
-        let rate = self.bitrate.unwrap_or(if self.udp { UDP_RATE_DEFAULT } else { 0 });
         Ok(Wish {
             what: if self.udp { What::Udp } else { What::Tcp },
             way: if self.reverse { Way::ToClient } else { Way::ToServer },
             milliseconds: (time * 1000) as u32,
             streams: self.parallel.unwrap_or(1),
             length,
-            rate: (rate > 0).then_some(rate),
+            rate,
             options: Options {
                 window: self.window,
                 congestion: self.congestion.clone(),
