@@ -9,6 +9,7 @@ use longhaul_report::path::{
 
 use super::client::{Both, ProbeError, Prober};
 use super::echoes::{Echoes, Pings, header_bytes};
+use super::plan::Plan;
 use super::tcp_theory::{mathis_rate, window_rate};
 use super::test::{FlowSeen, Host, Seen, Way, What, Wish};
 use super::udp_search::{Burst, Found, Search, Step};
@@ -16,77 +17,6 @@ use super::verdict::verdicts;
 use crate::limits::{BURSTS_PER_SEARCH_MAX, DATAGRAM_BYTES_MIN, PROBE_RECEIVE_BUFFER};
 use crate::tcp::write_bytes;
 use crate::traffic::Options;
-
-/// What is to be measured.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// Packets for round-trip times at rest, ten milliseconds apart.
-    pub pings: u32,
-    /// Ethernet frames of UDP, in bytes, check sum included; longer ones than the path takes are left out.
-    pub frames: Vec<u32>,
-    /// A burst that counts; those of the search are shorter.
-    pub burst: Duration,
-    /// A share of what is sent that is too much when it does not arrive.
-    pub loss_max: f64,
-    /// Windows of TCP; `None`: the kernels'.
-    pub windows: Vec<Option<u64>>,
-    /// Streams of TCP at a time.
-    pub streams: Vec<u32>,
-    /// Of each test of TCP.
-    pub tcp_time: Duration,
-    /// Of TCP.
-    pub congestion: Option<String>,
-}
-
-/// RFC 2544, 9.1, and the usual jumbo frame.
-const FRAMES: [u32; 8] = [64, 128, 256, 512, 1024, 1280, 1518, 9018];
-
-impl Plan {
-    /// The least that a verdict needs. Each burst takes some round trips more.
-    #[must_use]
-    pub fn quick() -> Self {
-        Self {
-            pings: 60,
-            frames: vec![1518],
-            burst: Duration::from_millis(700),
-            loss_max: 0.05,
-            windows: vec![None],
-            streams: vec![1, 8],
-            tcp_time: Duration::from_millis(1500),
-            congestion: None,
-        }
-    }
-
-    /// One to two minutes.
-    #[must_use]
-    pub fn usual() -> Self {
-        Self {
-            pings: 100,
-            frames: vec![64, 512, 1518, 9018],
-            burst: Duration::from_secs(1),
-            windows: vec![Some(256 << 10), Some(4 << 20), None],
-            tcp_time: Duration::from_secs(4),
-            ..Self::quick()
-        }
-    }
-
-    /// All frame sizes, windows and streams, with bursts of three seconds.
-    #[must_use]
-    pub fn full() -> Self {
-        Self {
-            frames: FRAMES.to_vec(),
-            burst: Duration::from_secs(3),
-            windows: vec![Some(256 << 10), Some(1 << 20), Some(4 << 20), Some(16 << 20), None],
-            streams: vec![1, 4, 8],
-            tcp_time: Duration::from_secs(5),
-            ..Self::usual()
-        }
-    }
-
-    fn steps(&self) -> usize {
-        2 + 2 * (self.frames.len() + self.windows.len() * self.streams.len())
-    }
-}
 
 impl From<Way> for record::Way {
     fn from(way: Way) -> Self {

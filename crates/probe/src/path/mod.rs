@@ -13,6 +13,7 @@
 //! | `half` | one end's half of a test of load | |
 //! | `gather`, `running`, [`server`] | the server: sockets, a test, the service | |
 //! | [`udp_search`], [`tcp_theory`], [`verdict`] | which rate to offer next; what TCP can reach by the book; what the limit is | pure |
+//! | [`plan`] | what a whole measurement has | pure |
 //! | [`measure`] | a whole measurement | |
 //! | [`client`], [`echoes`] | the client: tests, round-trip times, path MTU | |
 
@@ -24,6 +25,7 @@ mod half;
 pub(crate) mod knock;
 pub mod measure;
 pub(crate) mod message;
+pub mod plan;
 mod running;
 pub mod server;
 pub mod tcp_theory;
