@@ -3,14 +3,18 @@
 use std::process::Command;
 
 use longhaul_report::kept::Kept;
-use longhaul_report::path::{Path, Way};
+use longhaul_report::path::{Path, Side, Way};
 
 use crate::stage::process::Ended;
-use crate::stage::{Host, LONGHAUL, Need, Stage};
+use crate::stage::{Host, LONGHAUL, Need, Stage, give_to_nobody};
 
 fn probe(stage: &Stage, key: &str, words: &str) -> Ended {
+    probe_at(stage, "far", key, words)
+}
+
+fn probe_at(stage: &Stage, far: &str, key: &str, words: &str) -> Ended {
     let mut command: Command = stage.on(Host::Near, LONGHAUL);
-    command.args(["probe", "far", "--identity"]).arg(stage.path(key));
+    command.args(["probe", far, "--identity"]).arg(stage.path(key));
     command.arg("--known-hosts").arg(stage.path("known_hosts")).args(words.split_whitespace());
     stage.run(&mut command)
 }
@@ -86,6 +90,88 @@ fn who_may_not_measure_is_told_why() {
     let _server = stage.serve_with(&["--no-probe"]);
     probe(&stage, "client", "-t 1").expect(2).says(&["lets nobody measure the path (--no-probe)"]);
     probe(&stage, "client", "--bidir").expect(2).says(&["--bidir goes with --iperf3 only"]);
+}
+
+/// The least of the network that a measurement has.
+const SHORTEST: &str = "--quick --streams 1 --burst 150ms --json";
+
+fn record(ended: Ended) -> Path {
+    let ended = ended.expect(0);
+    Path::from_json(&ended.out).unwrap_or_else(|error| panic!("{error}: {}{}", ended.out, ended.err))
+}
+
+/// The network was measured, and no disk, for this reason.
+fn assert_left_out(record: &Path, why: &str) {
+    assert!(record.disks.is_empty() && !record.tcp.is_empty() && !record.verdicts.is_empty(), "{record:#?}");
+    assert!(record.left_out.iter().any(|line| line.contains(why)), "{why}: {:?}", record.left_out);
+}
+
+fn is_empty(directory: &std::path::Path) -> bool {
+    std::fs::read_dir(directory).unwrap().next().is_none()
+}
+
+#[test]
+fn disks_at_both_ends_are_measured_and_nothing_is_left_on_them() {
+    require!(Need::Emulator);
+    let stage = Stage::alone("--rtt 5ms --rate 20Mbit");
+    let _server = stage.serve();
+    let (here, there) = (stage.path("near"), stage.path("far/runs"));
+    std::fs::create_dir(&there).unwrap();
+    let ended =
+        probe_at(&stage, "far:/data/runs", "client", &format!("{SHORTEST} --disk {}", here.display()));
+    assert!(ended.err.contains("the disk of the server (/data/runs)"), "{}", ended.err);
+    let kept = Kept::read(ended.out.as_bytes()).unwrap();
+    assert!(kept.markdown("p").contains("Disks, Mbit/s"), "{}", kept.markdown("p"));
+    let record = record(ended);
+    let named: Vec<_> = record.disks.iter().map(|disk| (disk.side, disk.directory.clone())).collect();
+    assert_eq!(named, [(Side::Server, "/data/runs".to_owned()), (Side::Here, here.display().to_string())]);
+    assert!(record.disks.iter().all(|disk| disk.write_mbps > 0.0 && disk.read_mbps > 0.0), "{record:#?}");
+    assert_eq!((record.host.as_str(), record.left_out.len(), record.verdicts.len()), ("far", 0, 2));
+    assert!(is_empty(&here) && is_empty(&there));
+    probe_at(&stage, "far:/data", "client", "-t 1").expect(2).says(&["leave out -t"]);
+    probe(&stage, "client", "-u --disk .").expect(2).says(&["leave out -t"]);
+}
+
+fn record_at(stage: &Stage, far: &str, key: &str, words: &str) -> Path {
+    record(probe_at(stage, far, key, &format!("{SHORTEST} {words}")))
+}
+
+#[test]
+fn disks_that_a_key_may_not_write_to_are_left_out() {
+    require!(Need::Emulator);
+    let stage = Stage::shared("--rtt 5ms --rate 20Mbit");
+    let server = stage.serve_with(&["--export", &format!("pub={}:ro", stage.path("far").display())]);
+    let at = |far: &str| record_at(&stage, far, "client", "");
+    assert_left_out(&at("far:/pub"), "the disk of the server (/pub): export `pub` is read-only for you");
+    let line = std::fs::read_to_string(stage.path("client.pub")).unwrap();
+    let line = format!("user=\"root\",export=\"pub\" {line}");
+    std::fs::write(stage.path("authorized_keys"), line).unwrap();
+    assert_left_out(&at("longhaul://far/data"), "there is no export `/data` for you here");
+    assert!(is_empty(&stage.path("far")));
+    server.stop().expect(0);
+    let mut command = stage.on(Host::Far, LONGHAUL);
+    command.args(["probe", "--listen", "--authorized-keys"]).arg(stage.path("authorized_keys"));
+    let mut server = stage.start(command.arg("--host-key").arg(stage.path("host_key")));
+    server.wait_to_say("host key");
+    assert_left_out(&at("far:/data"), "it has no exports");
+}
+
+#[test]
+fn disks_are_written_with_the_rights_of_the_key_s_user() {
+    require!(Need::Emulator, Need::Root, Need::Nobody);
+    let stage = Stage::shared("--rtt 5ms --rate 20Mbit");
+    let line = std::fs::read_to_string(stage.path("client.pub")).unwrap();
+    std::fs::write(stage.path("authorized_keys"), format!("user=\"nobody\" {line}")).unwrap();
+    let theirs = stage.path("far/theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    give_to_nobody(&theirs);
+    let _server = stage.serve();
+    let refused = record_at(&stage, "far:/data", "client", "--disk /nowhere/at/all");
+    assert_left_out(&refused, "the disk of the server (/data): no right to write there");
+    assert_left_out(&refused, "the disk of this host (/nowhere/at/all): there is no such directory");
+    let record = record_at(&stage, "far:/data/theirs", "client", "");
+    assert_eq!((record.disks.len(), record.left_out.len()), (1, 0), "{record:#?}");
+    assert!(is_empty(&theirs));
 }
 
 #[test]

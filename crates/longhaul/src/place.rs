@@ -67,6 +67,52 @@ impl Place {
         Ok(Self::Server { host, port: port.unwrap_or(own), path: Vec::new() })
     }
 
+    /// A host, as [`host_alone`](Self::host_alone), and perhaps a directory there: `host:/export/path`, as longhaul://host/export/path,
+    /// and `user@host:path`. Without one, its path is empty.
+    pub(crate) fn host_and_directory(text: &OsStr, port: Option<u16>) -> Result<Self, String> {
+        let shown = || text.to_string_lossy();
+        if text.as_bytes().starts_with(SCHEME) {
+            return match (Self::parse(text)?, port) {
+                (Self::Server { host, path, .. }, Some(port)) => Ok(Self::Server { host, port, path }),
+                (place, _) => Ok(place),
+            };
+        }
+        let utf8 =
+            |bytes| std::str::from_utf8(bytes).map_err(|_| format!("`{}`: the host is not UTF-8", shown()));
+        let bytes = text.as_bytes();
+        let slash = bytes.iter().position(|&b| b == b'/').unwrap_or(bytes.len());
+        // An IPv6 address without brackets is all host.
+        let address = bytes[..slash].rsplit(|&b| b == b'@').next().unwrap_or_default();
+        let is_address = utf8(address)?.parse::<std::net::Ipv6Addr>().is_ok();
+        if bytes[..slash].contains(&b'@') {
+            return match Self::parse(text)? {
+                ssh @ Self::Ssh { .. } if !is_address => Ok(ssh),
+                _ => Self::host_alone(utf8(bytes)?, port),
+            };
+        }
+        match bytes[..slash].split_last() {
+            Some((b':', host)) if slash < bytes.len() && !host.is_empty() => {
+                let Self::Server { host, port, .. } = Self::host_alone(utf8(host)?, port)? else {
+                    return Err(format!("`{}` is not a host and a directory", shown()));
+                };
+                Ok(Self::Server { host, port, path: bytes[slash..].to_vec() })
+            }
+            _ if slash < bytes.len() => Err(format!(
+                "`{}` is no host: a directory there is HOST:/EXPORT/DIR, one here goes with --disk",
+                shown()
+            )),
+            _ => Self::host_alone(utf8(bytes)?, port),
+        }
+    }
+
+    /// The path of a place that is remote.
+    pub(crate) fn remote_path(&self) -> &[u8] {
+        match self {
+            Self::Here(_) => &[],
+            Self::Server { path, .. } | Self::Ssh { path, .. } => path,
+        }
+    }
+
     /// The host part of a remote place; two with the same one can share a session.
     pub(crate) fn host(&self) -> Option<String> {
         match self {
@@ -146,6 +192,29 @@ mod tests {
     }
 
     #[test]
+    fn a_host_may_come_with_a_directory() {
+        let place = |text: &str| Place::host_and_directory(OsStr::new(text), None);
+        let server = |h: &str, port, p: &str| Ok(Place::Server { host: h.into(), port, path: p.into() });
+        let ssh = |d: &str, p: &str| Ok(Place::Ssh { destination: d.into(), path: p.into() });
+        for alone in ["far", "far:99", "::1", "fe80::1", "[::1]:99", "me@far", "me@::1"] {
+            assert_eq!(place(alone), Place::host_alone(alone, None), "{alone}");
+        }
+        assert_eq!(place("far:/data"), server("far", DEFAULT_PORT, "/data"));
+        assert_eq!(place("far:99:/data/a:/b"), server("far", 99, "/data/a:/b"));
+        assert_eq!(place("::1:/data"), server("::1", DEFAULT_PORT, "/data"));
+        assert_eq!(place("[::1]:99:/data"), server("::1", 99, "/data"));
+        assert_eq!(place("longhaul://far:99/data/x"), server("far", 99, "/data/x"));
+        assert_eq!(place("me@far:/srv/x"), ssh("me@far", "/srv/x"));
+        assert_eq!(place("me@far:"), ssh("me@far", "."));
+        assert_eq!(place("me@[fe80::1]:x"), ssh("me@[fe80::1]", "x"));
+        let other_port = Place::host_and_directory(OsStr::new("far:/data"), Some(98));
+        assert_eq!(other_port, server("far", 98, "/data"));
+        for bad in ["/data", "far/data", ":/data", "./a", "longhaul://far", "far:x:/data", "-oX@far:/x"] {
+            assert!(place(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn hosts_are_named_as_in_openssh_s_files() {
         assert_eq!(known_host_name("far", DEFAULT_PORT), "far");
         assert_eq!(known_host_name("far", 99), "[far]:99");
@@ -155,6 +224,7 @@ mod tests {
         #[test]
         fn no_text_panics(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let _ = Place::parse(OsStr::from_bytes(&bytes));
+            let _ = Place::host_and_directory(OsStr::from_bytes(&bytes), None);
         }
     }
 }

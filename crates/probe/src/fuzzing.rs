@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::iperf3::message::{Parameters, Results};
 use crate::path::knock::Knock;
-use crate::path::message::{Answer, Ask, Open};
+use crate::path::message::{Answer, Ask, DiskAsk, Open};
 use crate::udp::Account;
 
 /// Parameters of a client, written again.
@@ -32,10 +32,18 @@ pub fn packets<'a>(packets: impl Iterator<Item = &'a [u8]>, wide: bool) -> (u64,
 #[must_use]
 pub fn path_request(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut ask = Ask::from_bytes(Bytes::copy_from_slice(bytes))?;
-    if let Ask::Open(open) = &mut ask
-        && let Ok(wish) = open.clone().wish()
-    {
-        *open = Open::of(&wish);
+    match &mut ask {
+        Ask::Open(open) => {
+            if let Ok(wish) = open.clone().wish() {
+                *open = Open::of(&wish);
+            }
+        }
+        Ask::Disk(disk) => {
+            if let Ok((directory, time)) = disk.wish() {
+                *disk = DiskAsk::new(&directory, time);
+            }
+        }
+        _ => {}
     }
     Some(ask.into_bytes().to_vec())
 }
@@ -45,12 +53,20 @@ pub fn path_request(bytes: &[u8]) -> Option<Vec<u8>> {
 pub fn path_answer(bytes: &[u8], flows: usize) -> Option<(Vec<u8>, usize)> {
     let answer = Answer::from_bytes(Bytes::copy_from_slice(bytes))?;
     let taken = match answer.clone() {
-        Answer::Refused(_) => 0,
+        Answer::Refused(_) | Answer::Disk(_) => 0,
         Answer::Facts(facts) => facts.host().settings.len(),
         Answer::Opened(opened) => opened.parts(flows).map_or(0, |(_, ports)| ports.len()),
         Answer::Seen(seen) => seen.seen(flows).map_or(0, |seen| seen.flows.len()),
     };
     Some((answer.into_bytes().to_vec(), taken))
+}
+
+/// Mbit/s that a server says of its disk, writing and reading; or how many letters it says instead.
+#[must_use]
+pub fn disk_answer(bytes: &[u8]) -> Option<Result<[f64; 2], usize>> {
+    let Answer::Disk(disk) = Answer::from_bytes(Bytes::copy_from_slice(bytes))? else { return None };
+    let outcome = disk.outcome()?;
+    Some(outcome.map(|disk| [disk.write.mbps(), disk.read.mbps()]).map_err(|words| words.chars().count()))
 }
 
 /// A datagram by which a flow proves itself, written again.

@@ -1,4 +1,4 @@
-//! What a path carries, measured from memory to memory.
+//! What a path carries, measured from memory to memory, and the disks at its ends.
 //!
 //! | module | holds | |
 //! | --- | --- | --- |
@@ -7,12 +7,14 @@
 //! | [`counts`] | what was moved, by interval | pure, but for the shared counters |
 //! | [`sequence`] | loss, reordering, duplicates and jitter by the packets' numbers | pure |
 //! | [`pacing`] | when the next bytes may go | pure |
+//! | [`disk`] | how fast a disk takes bytes and gives them back | |
 //! | [`iperf3`] | iperf3's protocol: client, server, reports | messages, states and reports: pure |
 //! | [`limits`] | every bound, with its derivation | |
 //!
 //! The engines (`traffic` and what is below it) know nothing of iperf3's protocol.
 
 pub mod counts;
+pub mod disk;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod iperf3;

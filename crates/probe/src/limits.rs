@@ -135,3 +135,26 @@ pub const PROBE_RECEIVE_BUFFER: u64 = 12 << 20;
 
 /// Bursts of a search for UDP's limit: twice what doubling from 100 kbit/s to 400 Gbit/s and bisecting take.
 pub const BURSTS_PER_SEARCH_MAX: usize = 64;
+
+/// Bytes that a disk is given or asked for in one call: some stripes of usual arrays, so that all their disks have work, and the call
+/// itself costs nothing beside it. The only memory that a measurement of a disk takes.
+pub const DISK_CALL_BYTES: usize = 4 << 20;
+
+/// Through the page cache, calls of which the disk may have to write something still: it never waits for the next, and no more than
+/// these two are left when the time is over.
+pub const DISK_CALLS_BEHIND: u64 = 2;
+
+/// Bytes that are written to a disk to measure it: a second of the fastest today.
+pub const DISK_BYTES_MAX: u64 = 8 << 30;
+
+/// Of what is free, one in so many is written at the most: nobody else's write fails because of a measurement.
+pub const DISK_FREE_SHARE: u64 = 10;
+
+/// Longest writing, and longest reading, of a disk that a client may ask for: twice the longest that ours asks for.
+pub const DISK_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A server says that its disk does not answer when it is so late: a call, and what brings the rest to the disk, at 1 Mbit/s.
+pub const DISK_LATE_MAX: Duration = Duration::from_secs(60);
+
+/// Bytes of the path of a directory that is to be measured: PATH_MAX.
+pub const DISK_PATH_BYTES_MAX: usize = 4096;

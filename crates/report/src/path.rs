@@ -1,12 +1,15 @@
 //! The record of a path: what `longhaul probe` has measured of it, and what it takes for the limit.
 //!
 //! Rates of UDP are of the wire: each packet with Ethernet's 38 bytes of header, check sum, preamble and gap (RFC 2544's frames and
-//! what is between them). Rates of TCP are of payload.
+//! what is between them). Rates of TCP are of payload, and those of disks of what is in the files.
+
+mod disks;
 
 use std::fmt::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::disks::{Disk, Side};
 use crate::record::{Environment, ReadError};
 use crate::table::{machine, markdown, significant};
 
@@ -63,6 +66,9 @@ pub struct Path {
     pub udp: Vec<Udp>,
     /// TCP by window and streams.
     pub tcp: Vec<Tcp>,
+    /// Disks at both ends, of directories that were named.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
     /// What limits the path.
     pub verdicts: Vec<Limited>,
     /// What was not measured, and why.
@@ -237,6 +243,10 @@ pub enum Limit {
     CpuHere,
     /// A processor of the server.
     CpuThere,
+    /// A disk of this host.
+    DiskHere,
+    /// A disk of the server.
+    DiskThere,
     /// Too little was measured.
     Unknown,
 }
@@ -250,6 +260,8 @@ impl fmt::Display for Limit {
             Self::Policer => "policer",
             Self::CpuHere => "processor of this host",
             Self::CpuThere => "processor of the server",
+            Self::DiskHere => "disk of this host",
+            Self::DiskThere => "disk of the server",
             Self::Unknown => "unknown",
         })
     }
@@ -290,6 +302,7 @@ impl Path {
             mtu: Vec::new(),
             udp: Vec::new(),
             tcp: Vec::new(),
+            disks: Vec::new(),
             verdicts: Vec::new(),
             left_out: Vec::new(),
         }
@@ -403,6 +416,7 @@ impl Path {
                 tables.push((caption, head, rows));
             }
         }
+        tables.extend(self.disks_table());
         tables
     }
 }
@@ -509,6 +523,13 @@ pub(crate) mod tests {
             interrupts: [0.0, 0.0],
             hosts: [0.0, 0.0],
         });
+        path.disks.push(Disk {
+            side: Side::Server,
+            directory: "/data".to_owned(),
+            write_mbps: 1234.0,
+            read_mbps: 2345.0,
+            direct: true,
+        });
         path
     }
 
@@ -519,9 +540,19 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn records_from_before_disks_were_measured_are_read() {
+        let mut old = serde_json::to_value(path()).unwrap();
+        old.as_object_mut().unwrap().remove("disks").unwrap();
+        let without = Path { disks: Vec::new(), ..path() };
+        assert_eq!(Path::from_json(&old.to_string()).unwrap(), without);
+        assert!(!without.markdown().contains("Disks"));
+    }
+
+    #[test]
     fn tables_say_what_was_measured() {
         let text = path().markdown();
         assert!(text.contains("10.00 ms at least, median 10.10, 99 % below 11.00, 1 of 100 lost"), "{text}");
+        assert!(text.contains("| the server |     /data |  1234 | 2345 |                 yes |"), "{text}");
         assert!(text.contains("256 KiB") && text.contains("838") && text.contains("1500 bytes"), "{text}");
         assert_eq!(path().capacity(Way::ToServer), Some(100.0));
         assert_eq!(path().capacity(Way::FromServer), None);

@@ -349,6 +349,9 @@ fn probe() -> Seeds {
         knock(2),
         knock(3),
         knock(4),
+        field(6, &[field(1, b"data/runs"), number(2, 100)].concat()),
+        field(5, &[number(1, 90), number(2, 9), number(3, 80), number(4, 7), number(5, 1)].concat()),
+        field(5, &field(6, b"the file system is full")),
     ];
     vec![("iperf3_messages", messages), ("udp_packets", packets), ("path_messages", path)]
 }

@@ -26,7 +26,7 @@ pub fn udp_packets(data: &[u8]) {
 }
 
 /// What is said about tests of a path, and how flows prove themselves: what is understood means the same when it is written again,
-/// and of an answer no more is taken than the test has flows, or a host settings.
+/// and of an answer no more is taken than the test has flows, or a host settings. What a server says of its disk is a figure, or short.
 pub fn path_messages(data: &[u8]) {
     assert_stable(data, fuzzing::path_request);
     assert_stable(data, fuzzing::knock);
@@ -34,5 +34,10 @@ pub fn path_messages(data: &[u8]) {
         assert_stable(data, |bytes| fuzzing::path_answer(bytes, flows).map(|(again, _)| again));
         let taken = fuzzing::path_answer(data, flows).map_or(0, |(_, taken)| taken);
         assert!(taken <= longhaul_probe::limits::PATH_SETTINGS_MAX.max(flows));
+    }
+    match fuzzing::disk_answer(data) {
+        Some(Ok(rates)) => assert!(rates.into_iter().all(|rate| rate.is_finite() && rate > 0.0), "{rates:?}"),
+        Some(Err(letters)) => assert!(letters <= longhaul_probe::limits::WORDS_BYTES_MAX),
+        None => {}
     }
 }

@@ -1,5 +1,7 @@
 //! `longhaul serve`: a server of exports, or of one session started by ssh.
 
+mod disks;
+
 use std::io::{self, BufRead};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -58,7 +60,7 @@ pub(crate) struct Serve {
     /// Most that is sent to one client, as `500Mbit` or `100MB/s`
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     rate: Option<u64>,
-    /// Let nobody measure the path to here (`longhaul probe`)
+    /// Let nobody measure the path to here, nor disks (`longhaul probe`)
     #[arg(long)]
     no_probe: bool,
     /// Say more; twice: everything
@@ -279,7 +281,8 @@ impl Door for ExportsDoor {
                 return Err(refused("your key may not measure the path (no-probe)"));
             }
             tracing::info!(%from, key = %key.fingerprint(), "session to measure the path");
-            return Ok(probes.station());
+            let (exports, files) = (Arc::clone(&self.exports), Arc::clone(&self.files));
+            return Ok(probes.station_with(Arc::new(disks::OfKey { exports, grant, files })));
         }
         let rights = rights_of(&grant).map_err(Refused::Because)?;
         tracing::info!(%from, key = %key.fingerprint(), user = grant.user.as_deref().unwrap_or("-"), "session");
@@ -394,7 +397,7 @@ impl Door for OnceDoor {
             return Err(Refused::UnknownKey);
         }
         if service == PROBES {
-            return Ok(self.probes.station());
+            return Ok(self.probes.station_with(Arc::new(disks::Own)));
         }
         handler(service, Arc::new(AllFiles), &self.files)
     }

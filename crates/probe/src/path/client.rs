@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::half::Half;
 use super::knock::{Knock, Token};
-use super::message::{Answer, Ask, Open};
+use super::message::{Answer, Ask, Open, short};
 use super::test::{Host, Seen, Way, What, Wish};
 use crate::limits::STEP_TIMEOUT;
 use crate::socket::wait_for;
@@ -28,9 +28,15 @@ pub enum ProbeError {
     /// In the server's own words.
     #[error("the server refuses: {0}")]
     Refused(String),
-    /// It does not know the service, or says what cannot be.
+    /// It says what cannot be.
     #[error("the server's answer cannot be understood: it may be older or newer")]
     Answer,
+    /// It does not know the request.
+    #[error("the server is older, and does not know this; have the same version run there")]
+    Older,
+    /// A disk was not measured, and why.
+    #[error("{0}")]
+    Disk(String),
     /// A flow.
     #[error(
         "{0}; the test's data go to ports of their own, which a firewall on the way may not let through: allow TCP and UDP \
@@ -282,14 +288,13 @@ const QUIET: Duration = Duration::from_millis(120);
 /// Longer than that no queue is waited for.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 
-async fn ask(session: &Session, question: Ask) -> Result<Answer, ProbeError> {
+pub(super) async fn ask(session: &Session, question: Ask) -> Result<Answer, ProbeError> {
     let answer = session.request(question.into_bytes()).await?;
+    if answer.is_empty() {
+        return Err(ProbeError::Older);
+    }
     match Answer::from_bytes(answer) {
-        Some(Answer::Refused(why)) => {
-            let why: String =
-                why.chars().filter(|c| !c.is_control()).take(crate::limits::WORDS_BYTES_MAX).collect();
-            Err(ProbeError::Refused(why))
-        }
+        Some(Answer::Refused(why)) => Err(ProbeError::Refused(short(why))),
         Some(answer) => Ok(answer),
         None => Err(ProbeError::Answer),
     }

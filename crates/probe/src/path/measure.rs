@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use longhaul_report::Environment;
 use longhaul_report::path::{
-    self as record, Bound, ETHERNET_BYTES, HostFacts, Loaded, Mtu, Packets, Path, Rtt, Tcp, Udp,
+    self as record, Bound, ETHERNET_BYTES, HostFacts, Loaded, Mtu, Packets, Path, Rtt, Side, Tcp, Udp,
 };
 
 use super::client::{Both, ProbeError, Prober};
+use super::disks;
 use super::echoes::{Echoes, Pings, header_bytes};
 use super::plan::Plan;
 use super::tcp_theory::{mathis_rate, window_rate};
@@ -53,7 +54,6 @@ pub async fn measure(
 ) -> Path {
     let mut path = Path::new(host, environment);
     path.hosts = [host_facts(&prober.near), host_facts(&prober.far)];
-    path.left_out.push("disks: what they read and write does not enter the verdict".to_owned());
     let mut measurement = Measurement { prober, plan, path, step: 0, tell };
     if let Err(error) = measurement.all().await {
         measurement.path.left_out.push(format!("all that was to follow: {error}"));
@@ -114,6 +114,27 @@ impl Measurement<'_> {
             }
         }
         self.path.udp.sort_by_key(|udp| (udp.way, udp.frame_bytes));
+        // Nothing is on the network meanwhile. The server's first: it is another client's when it has been left alone for a while.
+        let Plan { disk_there, disk_here, .. } = self.plan;
+        for (side, directory) in [(Side::Server, disk_there), (Side::Here, disk_here)] {
+            if let Some(directory) = directory {
+                self.disk(side, directory).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn disk(&mut self, side: Side, directory: &std::path::Path) -> Result<(), ProbeError> {
+        let what = format!("the disk of {side} ({})", directory.display());
+        self.begin(&what);
+        let measured = match side {
+            Side::Here => disks::here(directory, self.plan.disk_time).await,
+            Side::Server => self.prober.disk(directory, self.plan.disk_time).await,
+        };
+        match measured {
+            Ok(measured) => self.path.disks.push(disks::disk(side, directory, &measured)),
+            Err(error) => self.leave_out(&what, error)?,
+        }
         Ok(())
     }
 

@@ -13,13 +13,18 @@
 //!         <--------------------------------- Seen
 //!   End {test} ---------------------------->        the last counts
 //!         <--------------------------------- Seen
+//!   Disk {directory, how long} ------------>        answered when its disk has been written and read
+//!         <--------------------------------- Disk
 //! ```
 //!
 //! Whatever cannot be had is answered by `Refused`, in words.
 
+mod disk;
+
 use bytes::Bytes;
 use prost::{Message, Oneof};
 
+pub(crate) use self::disk::{DiskAsk, DiskMessage};
 use super::knock::Token;
 use super::test::{FlowSeen, Host, Processor, Seen, TcpSeen, Way, What, Wish};
 use crate::limits::{
@@ -31,7 +36,7 @@ use crate::traffic::Options;
 /// A request of the client's.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Request {
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6")]
     pub(crate) ask: Option<Ask>,
 }
 
@@ -49,6 +54,8 @@ pub(crate) enum Ask {
     Look(u32),
     #[prost(uint32, tag = "5")]
     End(u32),
+    #[prost(message, tag = "6")]
+    Disk(DiskAsk),
 }
 
 impl Ask {
@@ -64,7 +71,7 @@ impl Ask {
 /// A reply of the server's.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Reply {
-    #[prost(oneof = "Answer", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "Answer", tags = "1, 2, 3, 4, 5")]
     pub(crate) answer: Option<Answer>,
 }
 
@@ -80,6 +87,8 @@ pub(crate) enum Answer {
     Opened(Opened),
     #[prost(message, tag = "4")]
     Seen(SeenMessage),
+    #[prost(message, tag = "5")]
+    Disk(DiskMessage),
 }
 
 impl Answer {
@@ -296,6 +305,11 @@ impl Open {
     }
 }
 
+/// Words of the peer's, that are to be shown.
+pub(super) fn short(words: String) -> String {
+    words.chars().filter(|c| !c.is_control()).take(WORDS_BYTES_MAX).collect()
+}
+
 impl Opened {
     pub(crate) fn new(test: u32, token: Token, ports: &[u16]) -> Self {
         let token = Bytes::copy_from_slice(&token);
@@ -328,7 +342,6 @@ impl Facts {
 
     /// Words are cut where they are too long, and more than there can be are left out.
     pub(crate) fn host(self) -> Host {
-        let short = |word: String| word.chars().filter(|c| !c.is_control()).take(WORDS_BYTES_MAX).collect();
         let settings = self.settings.into_iter().take(PATH_SETTINGS_MAX);
         Host {
             version: short(self.version),
@@ -407,7 +420,7 @@ impl SeenMessage {
             dropped_here: flow.dropped_here,
             tcp: flow.tcp.map(tcp),
         };
-        let over: String = self.over.chars().filter(|c| !c.is_control()).take(WORDS_BYTES_MAX).collect();
+        let over = short(self.over);
         Some(Seen {
             seconds: self.seconds,
             flows: self.flows.into_iter().map(flow).collect(),
@@ -482,13 +495,16 @@ mod tests {
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let bytes = Bytes::from(bytes);
-            if let Some(Ask::Open(open)) = Ask::from_bytes(bytes.clone()) {
-                let _ = open.wish();
+            match Ask::from_bytes(bytes.clone()) {
+                Some(Ask::Open(open)) => drop(open.wish()),
+                Some(Ask::Disk(disk)) => drop(disk.wish()),
+                _ => {}
             }
             match Answer::from_bytes(bytes) {
                 Some(Answer::Facts(facts)) => prop_assert!(facts.host().settings.len() <= PATH_SETTINGS_MAX),
                 Some(Answer::Opened(opened)) => drop(opened.parts(1)),
                 Some(Answer::Seen(seen)) => drop(seen.seen(1)),
+                Some(Answer::Disk(disk)) => drop(disk.outcome()),
                 _ => {}
             }
         }

@@ -12,12 +12,15 @@
 //! | `echo` | packets that come back: their form, who answers them | |
 //! | `half` | one end's half of a test of load | |
 //! | `gather`, `running`, [`server`] | the server: sockets, a test, the service | |
+//! | [`disks`] | the disks at both ends | |
 //! | [`udp_search`], [`tcp_theory`], [`verdict`] | which rate to offer next; what TCP can reach by the book; what the limit is | pure |
+//! | `slow_disk` | whether it is a disk | pure |
 //! | [`plan`] | what a whole measurement has | pure |
 //! | [`measure`] | a whole measurement | |
 //! | [`client`], [`echoes`] | the client: tests, round-trip times, path MTU | |
 
 pub mod client;
+pub mod disks;
 mod echo;
 pub mod echoes;
 mod gather;
@@ -28,6 +31,7 @@ pub(crate) mod message;
 pub mod plan;
 mod running;
 pub mod server;
+mod slow_disk;
 pub mod tcp_theory;
 pub mod test;
 pub mod udp_search;

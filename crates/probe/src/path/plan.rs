@@ -1,5 +1,6 @@
 //! What a whole measurement has.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What is to be measured.
@@ -21,6 +22,12 @@ pub struct Plan {
     pub tcp_time: Duration,
     /// Of TCP.
     pub congestion: Option<String>,
+    /// How long a disk is written, and read.
+    pub disk_time: Duration,
+    /// A directory of this host whose disk is measured, as the user has named it.
+    pub disk_here: Option<PathBuf>,
+    /// A directory of the server, in an export; over ssh, of the user's own there.
+    pub disk_there: Option<PathBuf>,
 }
 
 /// RFC 2544, 9.1, and the usual jumbo frame.
@@ -39,6 +46,9 @@ impl Plan {
             streams: vec![1, 8],
             tcp_time: Duration::from_millis(1500),
             congestion: None,
+            disk_time: Duration::from_millis(1500),
+            disk_here: None,
+            disk_there: None,
         }
     }
 
@@ -51,6 +61,7 @@ impl Plan {
             burst: Duration::from_secs(1),
             windows: vec![Some(256 << 10), Some(4 << 20), None],
             tcp_time: Duration::from_secs(4),
+            disk_time: Duration::from_secs(3),
             ..Self::quick()
         }
     }
@@ -64,12 +75,14 @@ impl Plan {
             windows: vec![Some(256 << 10), Some(1 << 20), Some(4 << 20), Some(16 << 20), None],
             streams: vec![1, 4, 8],
             tcp_time: Duration::from_secs(5),
+            disk_time: Duration::from_secs(5),
             ..Self::usual()
         }
     }
 
     /// How many are told of.
     pub(super) fn steps(&self) -> usize {
-        2 + 2 * (self.frames.len() + self.windows.len() * self.streams.len())
+        let disks = usize::from(self.disk_here.is_some()) + usize::from(self.disk_there.is_some());
+        2 + 2 * (self.frames.len() + self.windows.len() * self.streams.len()) + disks
     }
 }

@@ -64,18 +64,19 @@ impl Running {
         });
         let (token, numbers, own) = (ports.token(), ports.numbers()?, Arc::clone(&running));
         std::thread::Builder::new().name("test".to_owned()).spawn(move || {
-            own.run(ports);
-            drop(held);
+            own.run(ports, held);
         })?;
         Ok((running, token, numbers))
     }
 
-    fn run(&self, ports: Ports) {
+    fn run(&self, ports: Ports, held: impl Send) {
         let why = match self.run_to_end(ports) {
             Ok(why) => why.to_owned(),
             Err(error) => format!("the server's sockets: {error}"),
         };
         tracing::debug!(why, "test over");
+        // Who hears that it is over may need its place.
+        drop(held);
         self.stage.send_replace(Stage::Over(why));
     }
 
@@ -303,6 +304,10 @@ mod tests {
         assert!(is_freed.recv_timeout(Duration::from_millis(100)).is_err());
         test.end();
         is_freed.recv_timeout(Duration::from_secs(20)).unwrap();
+        let mut stage = test.stage.subscribe();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(stage.wait_for(|stage| matches!(stage, Stage::Over(_)))).unwrap();
+        drop(stage);
         assert_eq!(test.look().over.as_deref(), Some(ENDED));
     }
 }

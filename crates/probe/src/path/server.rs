@@ -1,20 +1,25 @@
 //! The service at the server: one [`Station`] for each session, and one [`Service`] for all.
 //!
 //! What a client can bring about is bounded: tests of bounded time, streams and memory, no more than the rate that the operator
-//! allows, and of one session at a time. UDP is sent to an address only after that address has sent a fresh cookie back
-//! ([`knock`](super::knock)). A test ends with its session, and when nobody asks about it.
+//! allows, and of one session at a time; a disk alone, one at a time, where the session may write files anyway. UDP is sent to an
+//! address only after that address has sent a fresh cookie back ([`knock`](super::knock)). A test ends with its session, and when
+//! nobody asks about it.
 
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
 
-use super::message::{Answer, Ask, Facts, Open, Opened, SeenMessage};
+use super::disks::{self, Directories};
+use super::message::{Answer, Ask, DiskAsk, DiskMessage, Facts, Open, Opened, SeenMessage};
 use super::running::{Running, Stage};
 use super::test::{Host, What, Wish};
 use crate::limits::{PATH_HELD_FOR, PATH_TESTS_MAX, STEP_TIMEOUT};
@@ -27,6 +32,8 @@ pub struct Service {
     rate_max: Option<u64>,
     next_session: AtomicU64,
     holder: Mutex<Option<Holder>>,
+    /// A thread is at a disk; one that does not answer keeps it longer than its session lasts.
+    at_disk: AtomicBool,
 }
 
 /// The session that this host is measured for.
@@ -41,22 +48,39 @@ impl Service {
     /// `rate_max` bounds the bits of payload a second of a test.
     #[must_use]
     pub fn new(version: &'static str, rate_max: Option<u64>) -> Arc<Self> {
-        Arc::new(Self { version, rate_max, next_session: AtomicU64::new(0), holder: Mutex::default() })
+        Arc::new(Self {
+            version,
+            rate_max,
+            next_session: AtomicU64::new(0),
+            holder: Mutex::default(),
+            at_disk: AtomicBool::new(false),
+        })
     }
 
-    /// The server's end of a new session.
+    /// The server's end of a new session that may have no disk measured.
     #[must_use]
     pub fn station(self: &Arc<Self>) -> Arc<Station> {
+        self.new_station(None)
+    }
+
+    /// As [`station`](Self::station), of a session that may have the disks of these measured.
+    #[must_use]
+    pub fn station_with(self: &Arc<Self>, directories: Arc<dyn Directories>) -> Arc<Station> {
+        self.new_station(Some(directories))
+    }
+
+    fn new_station(self: &Arc<Self>, directories: Option<Arc<dyn Directories>>) -> Arc<Station> {
         let number = self.next_session.fetch_add(1, Relaxed);
-        Arc::new(Station { service: Arc::clone(self), number, tests: Mutex::default() })
+        let over = Arc::default();
+        Arc::new(Station { service: Arc::clone(self), number, directories, tests: Mutex::default(), over })
     }
 
     fn holder(&self) -> MutexGuard<'_, Option<Holder>> {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more test of a session.
-    fn hold(self: &Arc<Self>, session: u64) -> Result<Held, String> {
+    /// One more test of a session, which takes so many places.
+    fn hold(self: &Arc<Self>, session: u64, places: usize) -> Result<Held, String> {
         let mut holder = self.holder();
         match &mut *holder {
             Some(other)
@@ -65,27 +89,46 @@ impl Service {
                 return Err("it is busy with the tests of another client; try again later".to_owned());
             }
             Some(own) if own.session == session => {
-                if own.tests >= PATH_TESTS_MAX {
-                    return Err(format!("{PATH_TESTS_MAX} tests are under way; end one first"));
+                if own.tests + places > PATH_TESTS_MAX {
+                    return Err("other tests of yours are under way; end one first".to_owned());
                 }
-                own.tests += 1;
+                own.tests += places;
             }
-            _ => *holder = Some(Holder { session, tests: 1, last: Instant::now() }),
+            _ => *holder = Some(Holder { session, tests: places, last: Instant::now() }),
         }
-        Ok(Held { service: Arc::clone(self), session })
+        Ok(Held { service: Arc::clone(self), session, places })
+    }
+
+    /// All places of a session, and the disks of this host.
+    fn hold_disk(self: &Arc<Self>, session: u64) -> Result<AtDisk, String> {
+        let held = self.hold(session, PATH_TESTS_MAX)?;
+        if self.at_disk.swap(true, SeqCst) {
+            return Err("a disk has not answered an earlier measurement yet; try again later".to_owned());
+        }
+        Ok(AtDisk(held))
     }
 }
 
-/// A test's place.
+/// A test's place, or several.
 struct Held {
     service: Arc<Service>,
     session: u64,
+    places: usize,
+}
+
+/// The places of the measurement of a disk.
+struct AtDisk(Held);
+
+impl Drop for AtDisk {
+    fn drop(&mut self) {
+        self.0.service.at_disk.store(false, SeqCst);
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(holder) = self.service.holder().as_mut().filter(|holder| holder.session == self.session) {
-            holder.tests = holder.tests.saturating_sub(1);
+            holder.tests = holder.tests.saturating_sub(self.places);
             holder.last = Instant::now();
         }
     }
@@ -96,7 +139,10 @@ impl Drop for Held {
 pub struct Station {
     service: Arc<Service>,
     number: u64,
+    directories: Option<Arc<dyn Directories>>,
     tests: Mutex<Tests>,
+    /// The session is.
+    over: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -134,7 +180,20 @@ impl Station {
                 self.tests().open.remove(&number);
                 Ok(seen(&test))
             }
+            Ask::Disk(disk) => self.disk(&disk).await,
         }
+    }
+
+    async fn disk(&self, ask: &DiskAsk) -> Result<Answer, String> {
+        let (directory, time) = ask.wish()?;
+        let directories = self.directories.as_ref().ok_or(
+            "it has no exports, so no directory of which the disk could be measured; `longhaul serve` has",
+        )?;
+        let at_disk = self.service.hold_disk(self.number)?;
+        tracing::info!(directory = %directory.escape_ascii(), ?time, "a disk");
+        let directories = Arc::clone(directories);
+        let outcome = disks::in_time(directories, directory, time, Arc::clone(&self.over), at_disk).await?;
+        Ok(Answer::Disk(DiskMessage::of(outcome)))
     }
 
     fn test(&self, number: u32) -> Result<Arc<Running>, String> {
@@ -143,7 +202,7 @@ impl Station {
 
     fn open(&self, open: Open) -> Result<Answer, String> {
         let wish = self.allowed(open.wish()?)?;
-        let held = self.service.hold(self.number)?;
+        let held = self.service.hold(self.number, 1)?;
         let mut tests = self.tests();
         if tests.ended {
             return Err("the session is over".to_owned());
@@ -199,6 +258,7 @@ impl Handler for Station {
     }
 
     fn ended(&self, _end: &SessionEnd) {
+        self.over.store(true, SeqCst);
         let mut tests = self.tests();
         tests.ended = true;
         std::mem::take(&mut tests.open).values().for_each(|test| test.end());
@@ -235,14 +295,32 @@ mod tests {
         let service = Service::new("1", None);
         let (one, other) = (service.station(), service.station());
         let held: Vec<Held> =
-            (0..PATH_TESTS_MAX).map(|_| service.hold(one.number).map_err(|_| ()).unwrap()).collect();
-        assert!(service.hold(one.number).is_err_and(|why| why.contains("under way")));
-        assert!(service.hold(other.number).is_err_and(|why| why.contains("busy")));
+            (0..PATH_TESTS_MAX).map(|_| service.hold(one.number, 1).map_err(|_| ()).unwrap()).collect();
+        assert!(service.hold(one.number, 1).is_err_and(|why| why.contains("under way")));
+        assert!(service.hold(other.number, 1).is_err_and(|why| why.contains("busy")));
         drop(held);
-        assert!(service.hold(other.number).is_err(), "the next test of the first may follow");
-        assert!(service.hold(one.number).is_ok());
+        assert!(service.hold(other.number, 1).is_err(), "the next test of the first may follow");
+        assert!(service.hold(one.number, 1).is_ok());
         one.ended(&SessionEnd::Closed);
-        assert!(service.hold(other.number).is_ok());
+        assert!(service.hold(other.number, 1).is_ok());
+    }
+
+    #[test]
+    fn a_disk_is_measured_alone_and_one_at_a_time() {
+        let service = Service::new("1", None);
+        let (one, other) = (service.station(), service.station());
+        let test = service.hold(one.number, 1);
+        assert!(service.hold_disk(one.number).is_err_and(|why| why.contains("under way")));
+        drop(test);
+        let disk = service.hold_disk(one.number);
+        assert!(disk.is_ok());
+        assert!(service.hold(one.number, 1).is_err_and(|why| why.contains("under way")));
+        // A disk that does not answer holds up no tests of others, but no more threads wait for it.
+        one.ended(&SessionEnd::Closed);
+        assert!(service.hold(other.number, 1).is_ok());
+        assert!(service.hold_disk(other.number).is_err_and(|why| why.contains("not answered")));
+        drop(disk);
+        assert!(service.hold_disk(other.number).is_ok());
     }
 
     #[test]

@@ -3,9 +3,13 @@
 //! The question is what holds up *one* TCP stream with the kernels' own windows, as other programs have it: what many streams
 //! reach beside it says what there is to gain. A processor that is busy all the time comes first, since then the figures are the
 //! host's, not the network's; a full link next; then windows and loss, each with the figures that show it.
+//!
+//! Where disks were measured, and one is slower than the network was shown to be by whatever means, that disk is the verdict: it is
+//! what limits a transfer of files.
 
 use longhaul_report::path::{Bound, Limit, Limited, Loaded, Packets, Path, Tcp, Udp, Way};
 
+use super::slow_disk::{SlowDisk, slow_disk};
 use super::tcp_theory::window_rate;
 
 /// A thread that is busy for so much of the time, in percent, is the limit.
@@ -67,7 +71,16 @@ struct Facts<'a> {
 
 fn verdict(path: &Path, way: Way) -> Option<Limited> {
     let facts = Facts::of(path, way)?;
-    let (limit, evidence) = facts.limit();
+    let (mut limit, mut evidence) = facts.limit();
+    let slow_disk = slow_disk(path, way, facts.capacity.unwrap_or(facts.best.mbps));
+    let advice = match slow_disk {
+        Some(SlowDisk { limit: disk, evidence: slower, advice }) => {
+            evidence.extend([slower, format!("Without that disk: {limit}.")]);
+            limit = disk;
+            vec![advice]
+        }
+        None => facts.advice(limit),
+    };
     let bloated = facts.added_ms.is_some_and(|added| {
         added > BLOAT_MS || (added > BLOAT_LEAST_MS && added > BLOAT_TIMES * facts.rtt_ms)
     });
@@ -77,7 +90,7 @@ fn verdict(path: &Path, way: Way) -> Option<Limited> {
         bufferbloat: bloated,
         evidence,
         by_itself: by_itself(limit).to_owned(),
-        advice: facts.advice(limit),
+        advice,
     };
     if bloated {
         let added = facts.added_ms.unwrap_or_default();
@@ -331,7 +344,7 @@ impl<'a> Facts<'a> {
                 "Send a little below the rate: `--rate {:.0}Mbit`; or ask who runs the link for a queue instead of a policer.",
                 self.capacity.unwrap_or(self.best.mbps) * 0.97
             )],
-            Limit::Rate | Limit::Unknown => Vec::new(),
+            Limit::Rate | Limit::Unknown | Limit::DiskHere | Limit::DiskThere => Vec::new(),
         }
     }
 }
@@ -355,6 +368,9 @@ fn by_itself(limit: Limit) -> &'static str {
         Limit::Rate => "longhaul paces itself just under this rate, so that the queue stays short.",
         Limit::Policer => "longhaul paces itself under the rate at which loss begins.",
         Limit::CpuHere | Limit::CpuThere => "longhaul moves bytes on all cores.",
+        Limit::DiskHere | Limit::DiskThere => {
+            "longhaul reads and writes from several threads, past the page cache where that is faster."
+        }
         Limit::Unknown => "Nothing that was measured explains it.",
     }
 }
@@ -362,7 +378,7 @@ fn by_itself(limit: Limit) -> &'static str {
 #[cfg(test)]
 mod tests {
     use longhaul_report::Environment;
-    use longhaul_report::path::{HostFacts, Mtu, Rtt};
+    use longhaul_report::path::{Disk, HostFacts, Mtu, Rtt, Side};
 
     use super::*;
 
@@ -416,6 +432,10 @@ mod tests {
         }
     }
 
+    fn disk(side: Side, write_mbps: f64, read_mbps: f64) -> Disk {
+        Disk { side, directory: "/data".to_owned(), write_mbps, read_mbps, direct: true }
+    }
+
     fn verdict_of(change: impl Fn(&mut Path)) -> Limited {
         let mut path = clean();
         change(&mut path);
@@ -428,7 +448,7 @@ mod tests {
     type Labelled = (Limit, bool, fn(&mut Path));
 
     /// Every kind of limit, and what shows it.
-    const LABELLED: [Labelled; 20] = [
+    const LABELLED: [Labelled; 27] = [
         (Limit::Rate, false, |_| {}),
         (Limit::Rate, true, |path| path.loaded[0].rtt.median_ms = 250.0),
         (Limit::Rate, true, |path| {
@@ -506,6 +526,31 @@ mod tests {
             (path.tcp[0].mbps, path.tcp[0].retransmitted_percent) = (300.0, 1.0);
         }),
         (Limit::Unknown, false, |path| path.tcp[0].mbps = 300.0),
+        // Files are read here and written there; the link's 941 Mbit/s are more than either.
+        (Limit::DiskHere, false, |path| path.disks = vec![disk(Side::Here, 100.0, 500.0)]),
+        (Limit::DiskThere, false, |path| path.disks = vec![disk(Side::Server, 800.0, 100.0)]),
+        // The slower of both.
+        (Limit::DiskThere, false, |path| {
+            path.disks = vec![disk(Side::Here, 90.0, 600.0), disk(Side::Server, 400.0, 90.0)];
+        }),
+        // What the disks are not used for this way.
+        (Limit::Rate, false, |path| {
+            path.disks = vec![disk(Side::Here, 10.0, 2000.0), disk(Side::Server, 2000.0, 10.0)];
+        }),
+        // Not by a tenth.
+        (Limit::Rate, false, |path| path.disks = vec![disk(Side::Server, 860.0, 10.0)]),
+        // One stream is held up by its window; many come to more than the disk takes.
+        (Limit::DiskThere, true, |path| {
+            (path.tcp[0].mbps, path.tcp[0].rwnd_limited_percent) = (330.0, 95.0);
+            path.disks = vec![disk(Side::Server, 400.0, 10.0)];
+            path.loaded[0].rtt.median_ms = 250.0;
+        }),
+        // Nobody has shown that the network carries more.
+        (Limit::Unknown, false, |path| {
+            path.udp[0].bound = Bound::Sender;
+            path.tcp.iter_mut().for_each(|tcp| tcp.mbps = 300.0);
+            path.disks = vec![disk(Side::Server, 300.0, 10.0)];
+        }),
     ];
 
     #[test]
@@ -526,6 +571,29 @@ mod tests {
             (path.tcp[0].mbps, path.tcp[0].cpu) = (400.0, [99.0, 60.0]);
         });
         assert_eq!((verdict.way, verdict.limit), (Way::FromServer, Limit::CpuThere));
+    }
+
+    #[test]
+    fn the_other_way_files_are_read_there_and_written_here() {
+        let from_server = |disks: [Disk; 2]| {
+            verdict_of(move |path| {
+                path.loaded[0].way = Way::FromServer;
+                path.udp[0].way = Way::FromServer;
+                path.tcp.iter_mut().for_each(|tcp| tcp.way = Way::FromServer);
+                path.disks = disks.to_vec();
+            })
+        };
+        let fast = |side| disk(side, 2000.0, 2000.0);
+        let reads = from_server([fast(Side::Here), disk(Side::Server, 2000.0, 300.0)]);
+        assert_eq!(reads.limit, Limit::DiskThere);
+        let writes = from_server([disk(Side::Here, 200.0, 2000.0), fast(Side::Server)]);
+        assert_eq!(writes.limit, Limit::DiskHere);
+        assert!(writes.evidence.contains(
+            &"The disk of this host (/data) writes 200.0 Mbit/s, and the network carries 941.5.".to_owned()
+        ));
+        assert_eq!(writes.evidence.last().unwrap(), "Without that disk: rate of the link.");
+        assert_eq!(writes.advice.len(), 1, "{:?}", writes.advice);
+        assert_eq!(from_server([fast(Side::Here), fast(Side::Server)]).limit, Limit::Rate);
     }
 
     #[test]

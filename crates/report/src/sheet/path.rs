@@ -1,4 +1,4 @@
-//! A path: UDP by frame size, TCP by window and streams, and the verdict.
+//! A path: UDP by frame size, TCP by window and streams, disks, and the verdict.
 
 use super::{Cell, Part, Sheet, Table, facts};
 use crate::chart::{Chart, Line, Lines, Look, Over};
@@ -41,11 +41,16 @@ pub(crate) fn series(path: &Path) -> Vec<Series> {
         let tool = format!("TCP {}, {}, streams: {}", tcp.way, tcp.window_in_words(), tcp.streams);
         all.push(one(tool, "Mbit/s", None, Better::More, tcp.mbps));
     }
+    for disk in &path.disks {
+        let tool = format!("disk of {} ({})", disk.side, disk.directory);
+        all.push(one(tool.clone(), "Mbit/s written", None, Better::More, disk.write_mbps));
+        all.push(one(tool, "Mbit/s read", None, Better::More, disk.read_mbps));
+    }
     all
 }
 
 pub(crate) fn sheet(path: &Path) -> Sheet {
-    let parts = Way::BOTH.into_iter().filter_map(|way| part(path, way)).collect();
+    let parts = Way::BOTH.into_iter().filter_map(|way| part(path, way)).chain(disks(path)).collect();
     Sheet {
         title: path.title.clone(),
         facts: facts(&path.environment),
@@ -56,15 +61,8 @@ pub(crate) fn sheet(path: &Path) -> Sheet {
 
 fn part(path: &Path, way: Way) -> Option<Part> {
     let suffix = format!(" {way},");
-    let tables: Vec<Table> = path
-        .tables()
-        .into_iter()
-        .filter(|(caption, _, _)| caption.contains(&suffix))
-        .map(|(caption, head, rows)| {
-            let cells = |row: Vec<String>| row.into_iter().map(Cell::of).collect();
-            Table::new(caption, &head, rows.into_iter().map(cells).collect())
-        })
-        .collect();
+    let tables: Vec<Table> =
+        path.tables().into_iter().filter(|(caption, _, _)| caption.contains(&suffix)).map(table).collect();
     if tables.is_empty() {
         return None;
     }
@@ -79,6 +77,26 @@ fn part(path: &Path, way: Way) -> Option<Part> {
         tables,
         doubts: Vec::new(),
         notes: path.left_out.iter().map(|what| format!("Not measured: {what}.")).collect(),
+    })
+}
+
+fn table((caption, head, rows): crate::path::Table) -> Table {
+    let cells = |row: Vec<String>| row.into_iter().map(Cell::of).collect();
+    Table::new(caption, &head, rows.into_iter().map(cells).collect())
+}
+
+fn disks(path: &Path) -> Option<Part> {
+    Some(Part {
+        title: "Disks".to_owned(),
+        about: vec![
+            "A file without a name was written for a while, until all of it was on the disk, and read again, both sequentially; nothing \
+             was on the network meanwhile. Files that are copied are read at one end and written at the other."
+                .to_owned(),
+        ],
+        charts: Vec::new(),
+        tables: vec![table(path.disks_table()?)],
+        doubts: Vec::new(),
+        notes: Vec::new(),
     })
 }
 
@@ -147,11 +165,17 @@ mod tests {
     #[test]
     fn a_path_is_tables_and_plots() {
         let sheet = sheet(&path());
-        assert_eq!(sheet.parts.len(), 1, "nothing came from the server");
+        assert_eq!(sheet.parts.len(), 2, "nothing came from the server; disks");
+        assert_eq!(sheet.parts[1].tables.len(), 1);
         assert_eq!((sheet.parts[0].tables.len(), sheet.parts[0].charts.len()), (2, 3));
         assert!(sheet.summary[0].starts_with("Round-trip time at rest: 10.00 ms"), "{:?}", sheet.summary);
         let series = series(&path());
         assert!(series.iter().any(|one| one.call_bytes == Some(1518) && one.values[0].value == 100.0));
+        assert!(
+            series
+                .iter()
+                .any(|one| one.tool == "disk of the server (/data)" && one.values[0].value == 1234.0)
+        );
         assert!(series.iter().all(|one| series.iter().filter(|other| one.is_of(other)).count() == 1));
     }
 }

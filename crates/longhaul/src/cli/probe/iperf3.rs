@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use longhaul_probe::iperf3::DEFAULT_PORT;
 use longhaul_probe::iperf3::client::{self, Family, Observer, Test};
 use longhaul_probe::iperf3::message::{Direction, Parameters, Protocol};
@@ -34,7 +34,11 @@ impl Probe {
     fn measure(self, interval: Option<Duration>) -> anyhow::Result<ExitCode> {
         let test = Test {
             parameters: self.parameters()?,
-            host: self.host.unwrap_or_default(),
+            host: self
+                .host
+                .unwrap_or_default()
+                .into_string()
+                .map_err(|_| anyhow!("the host is not UTF-8"))?,
             port: self.port.unwrap_or(DEFAULT_PORT),
             family: match (self.ipv4, self.ipv6) {
                 (true, _) => Family::V4,

@@ -4,6 +4,7 @@ mod iperf3;
 mod listen;
 mod path;
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,12 +23,18 @@ use crate::units;
 /// all there is: round-trip times, path MTU, UDP by frame size, TCP by window and streams; and says what the limit is. With
 /// them it makes one test, as iperf3 does.
 ///
+/// HOST:/EXPORT/DIR or longhaul://HOST/EXPORT/DIR names a directory of the server (USER@HOST:DIR one of that user's), and --disk one
+/// of this host: their disks are written and read as well, a tenth of what is free and 8 GiB at the most, in a file that nobody sees and
+/// that is gone afterwards. The verdict says then whether the network or a disk holds up a transfer. The key must be one that may write
+/// there.
+///
 /// With --iperf3 either end can be iperf3 itself; letters, meanings and reports are iperf3's. Nothing is encrypted then, and
 /// nobody proves who he is.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   longhaul probe far.example.org                          all of the path to a host where `longhaul serve` runs
   longhaul probe alice@far.example.org --quick            the least that a verdict needs; started there over ssh
+  longhaul probe far.example.org:/data --disk ~/runs      a transfer from ~/runs to there: the network, or a disk?
   longhaul probe far.example.org -u -b 1G -t 10           UDP at 1 Gbit/s: what is lost?
   longhaul probe far.example.org -R -P 4                  TCP from there to here, over four streams
   longhaul probe --listen                                 be measured, without exports; keys as `longhaul serve`
@@ -40,9 +47,16 @@ use crate::units;
 
 Exit codes: 0 the test is over; 1 it failed on the way (of a server: the one test of --one-off); 2 it could not begin.")]
 pub(crate) struct Probe {
-    /// The host to measure to; with a user's name it is started there over ssh
-    #[arg(value_name = "[USER@]HOST[:PORT]", required_unless_present = "listen", conflicts_with = "listen")]
-    host: Option<String>,
+    /// The host to measure to, and a directory whose disk is measured; with a user's name it is started there over ssh
+    #[arg(
+        value_name = "[USER@]HOST[:PORT][:/EXPORT/DIR]",
+        required_unless_present = "listen",
+        conflicts_with = "listen"
+    )]
+    host: Option<OsString>,
+    /// A directory of this host whose disk is measured
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["iperf3", "listen"])]
+    disk: Option<PathBuf>,
     /// Speak iperf3's protocol
     #[arg(long)]
     iperf3: bool,

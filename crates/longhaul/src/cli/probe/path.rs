@@ -1,6 +1,9 @@
 //! `longhaul probe HOST`: against a server of longhaul's own.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -34,8 +37,13 @@ impl Probe {
     }
 
     async fn connect_and_probe(self, terminal: &Terminal) -> anyhow::Result<ExitCode> {
-        let host = self.host.clone().unwrap_or_default();
-        let place = Place::host_alone(&host, self.port).map_err(anyhow::Error::msg)?;
+        let given = self.host.clone().unwrap_or_default();
+        let place = Place::host_and_directory(&given, self.port).map_err(anyhow::Error::msg)?;
+        if self.wants_one_test() && (self.disk.is_some() || !place.remote_path().is_empty()) {
+            bail!(
+                "disks are measured with all of the path: leave out -t, -u and their like, or the directories"
+            );
+        }
         let reach = Reach::with(Keys {
             identity: self.identity.clone(),
             known_hosts: self.known_hosts.clone(),
@@ -47,7 +55,7 @@ impl Probe {
         let handler = Service::new(VERSION, None).station();
         let (session, _ssh) = reach.connect(far, PROBES, handler).await?;
         let prober = Prober::greet(session.clone(), VERSION).await?;
-        let result = self.measure_path(&prober, terminal).await;
+        let result = self.measure_path(&prober, &place, terminal).await;
         session.close().await;
         result
     }
@@ -64,17 +72,27 @@ impl Probe {
             || self.set_mss.is_some()
     }
 
-    async fn measure_path(&self, prober: &Prober, terminal: &Terminal) -> anyhow::Result<ExitCode> {
+    async fn measure_path(
+        &self,
+        prober: &Prober,
+        place: &Place,
+        terminal: &Terminal,
+    ) -> anyhow::Result<ExitCode> {
         if self.wants_one_test() {
             return self.one_test(prober).await;
         }
-        let plan = self.plan();
+        let directory = Some(place.remote_path()).filter(|path| !path.is_empty());
+        let plan = Plan {
+            disk_there: directory.map(|path| PathBuf::from(OsStr::from_bytes(path))),
+            disk_here: self.disk.clone(),
+            ..self.plan()
+        };
         let environment = Environment {
             command: std::env::args().collect(),
             program: Program { version: format!("longhaul {VERSION}"), revision: String::new() },
             ..Environment::default()
         };
-        let host = self.host.clone().unwrap_or_default();
+        let host = host_as_given(&self.host.clone().unwrap_or_default().to_string_lossy(), place);
         let mut tell = |line: &str| terminal.say(line);
         let record = measure(prober, &plan, &host, environment, &mut tell).await;
         if self.json {
@@ -82,8 +100,9 @@ impl Probe {
         } else {
             print_out(&text(&record))?;
         }
-        // Where not even round-trip times and TCP could be had, nothing was measured.
-        let measured = record.rtt.is_some() || !record.tcp.is_empty() || !record.udp.is_empty();
+        // Where not even round-trip times, TCP or a disk could be had, nothing was measured.
+        let measured = record.rtt.is_some()
+            || !(record.tcp.is_empty() && record.udp.is_empty() && record.disks.is_empty());
         Ok(ExitCode::from(u8::from(!measured)))
     }
 
@@ -161,6 +180,16 @@ impl Probe {
         print_out(&if json { format!("{:#}\n", test_json(&wish, &both)) } else { test_text(&wish, &both) })?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// What was given of the host, without a directory there.
+fn host_as_given(given: &str, place: &Place) -> String {
+    if let Place::Ssh { destination, .. } = place {
+        return destination.clone();
+    }
+    let host = given.strip_prefix("longhaul://").unwrap_or(given);
+    let Some((host, _)) = host.split_once('/') else { return host.to_owned() };
+    host.strip_suffix(':').unwrap_or(host).to_owned()
 }
 
 /// Packets that were sent, and those that the path has lost.
@@ -271,4 +300,26 @@ fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     };
     let body = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
     std::iter::once(line(head.to_vec())).chain(body).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_called_as_it_was_given() {
+        for (given, host) in [
+            ("far", "far"),
+            ("far:99", "far:99"),
+            ("far:/data/x", "far"),
+            ("[::1]:99:/data", "[::1]:99"),
+            ("::1:/data", "::1"),
+            ("longhaul://far:99/data", "far:99"),
+            ("me@far:runs", "me@far"),
+            ("me@far", "me@far"),
+        ] {
+            let place = Place::host_and_directory(OsStr::new(given), None).unwrap();
+            assert_eq!(host_as_given(given, &place), host, "{given}");
+        }
+    }
 }
