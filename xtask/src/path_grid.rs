@@ -3,11 +3,13 @@
 //! Each case has a network of its own, a server on `far`, and one quick measurement from `near`. The record is written after every
 //! case, and a later piece with the same `--out` goes on with it.
 //!
-//! Map: [`cases`] says what is measured and what is right, [`compare`] judges figures, [`record`] keeps and shows them.
+//! Map: [`cases`] says what is measured and what is right, [`compare`] judges figures, [`record`] keeps and shows them, [`slow_disk`] makes
+//! a disk the limit.
 
 mod cases;
 mod compare;
 mod record;
+mod slow_disk;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,6 +22,7 @@ use longhaul_report::path::Path as Measured;
 
 use self::cases::{Case, Link, cases};
 use self::record::{Counts, Grid, Run};
+use self::slow_disk::SlowDisk;
 use crate::file::remove;
 use crate::limited::{Limited, Words, check_interrupt, last_words};
 use crate::link::{Between, Host, Network, checked};
@@ -125,7 +128,7 @@ impl Stage {
             lost: way.counters.lost,
             dropped_queue: way.counters.dropped_queue,
         });
-        let hidden = |word: &String| {
+        let hidden = |word: &str| {
             word.replace(&*self.scratch.to_string_lossy(), "SCRATCH")
                 .replace(&*self.longhaul.to_string_lossy(), "longhaul")
         };
@@ -134,7 +137,7 @@ impl Stage {
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             link: link_words(case.link),
             settings: case.settings.iter().map(|setting| (*setting).to_owned()).collect(),
-            command: command.iter().map(hidden).collect(),
+            command: command.iter().map(|word| hidden(word)).collect(),
             seconds: began.elapsed().as_secs_f64(),
             figures: Vec::new(),
             verdicts: Vec::new(),
@@ -146,7 +149,7 @@ impl Stage {
         match measured {
             Ok(path) => {
                 run.compare(case, &path);
-                run.path = serde_json::to_value(&path)?;
+                run.path = serde_json::from_str(&hidden(&path.to_json()?))?;
                 if let Some(fields) = run.path.as_object_mut() {
                     fields.remove("environment");
                 }
@@ -157,14 +160,21 @@ impl Stage {
     }
 
     fn command(&self, case: &Case, access: &Access) -> Vec<String> {
-        let far = format!("far:{}", Server::Longhaul { read_only: true }.port());
+        let directory = if case.slow_disk == Some(Host::Far) { ":/data" } else { "" };
+        let far = format!("far:{}{directory}", server(case).port());
+        let disk = (case.slow_disk == Some(Host::Near)).then(|| self.disk_here().display().to_string());
         [&self.longhaul.to_string_lossy(), "probe", &far, "--quick", "--json"]
             .map(str::to_owned)
             .into_iter()
             .chain(["--identity".to_owned(), access.client_key().display().to_string()])
             .chain(["--known-hosts".to_owned(), access.longhaul_known_hosts().display().to_string()])
+            .chain(disk.into_iter().flat_map(|disk| ["--disk".to_owned(), disk]))
             .chain(case.words.iter().map(|word| (*word).to_owned()))
             .collect()
+    }
+
+    fn disk_here(&self) -> PathBuf {
+        self.scratch.join("disk-here")
     }
 
     fn measure(
@@ -175,19 +185,35 @@ impl Stage {
         command: &[String],
     ) -> anyhow::Result<Measured> {
         let served = self.scratch.join("served");
-        std::fs::create_dir_all(&served)?;
-        let server = Server::Longhaul { read_only: true }.start(network, access, &served)?;
+        for directory in [&served, &self.disk_here()] {
+            std::fs::create_dir_all(directory)?;
+        }
+        let slow_disk = case.slow_disk.map(|host| SlowDisk::of(&self.scratch).map(|slow| (host, slow)));
+        let slow_disk = slow_disk.transpose()?;
+        let hold_back = |host, process: &Limited| match &slow_disk {
+            Some((slow, disk)) if *slow == host => disk.hold_back(process.id()),
+            _ => Ok(()),
+        };
+        let server = server(case).start(network, access, &served)?;
+        hold_back(Host::Far, &server)?;
         let _busy = case.server_starves.then(|| starve(server.id())).transpose()?;
         let [out, err] = ["probe-out", "probe-err"].map(|name| self.scratch.join(name));
         let words: Vec<OsString> = command.iter().map(Into::into).collect();
         let words_to = Words::Apart { out: &out, err: &err };
-        let ended = Limited::start(&mut network.command(Host::Near, &words), words_to)?.wait(LIMIT)?;
+        let mut measurement = Limited::start(&mut network.command(Host::Near, &words), words_to)?;
+        // Disks are measured last.
+        hold_back(Host::Near, &measurement)?;
+        let ended = measurement.wait(LIMIT)?;
         if ended.status.is_none() {
             bail!("no end after {LIMIT:?}; {}", last_words(&err));
         }
         Measured::from_json(&show::read(&out)?)
             .with_context(|| format!("there is no result; {}", last_words(&err)))
     }
+}
+
+fn server(case: &Case) -> Server {
+    Server::Longhaul { read_only: case.slow_disk != Some(Host::Far) }
 }
 
 fn link_words(link: Link) -> Vec<String> {

@@ -2,6 +2,8 @@
 
 use longhaul_report::path::Limit;
 
+use crate::link::Host;
+
 /// A link, what is changed on its hosts, and what is known of it.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
@@ -13,6 +15,8 @@ pub(super) struct Case {
     pub(super) words: &'static [&'static str],
     /// The server has to share a core with a busy loop that goes first.
     pub(super) server_starves: bool,
+    /// The host whose disk is measured, and slow.
+    pub(super) slow_disk: Option<Host>,
     pub(super) expected: Expected,
 }
 
@@ -160,6 +164,26 @@ const ALL: &[Labelled] = &[
         ..Labelled::new("cpu-server", Link::plain(1000.0, 1.0), LARGE_BUFFERS, &[], &[Limit::CpuThere])
     },
     Labelled::new("cpu-pair", Link::Pair, &[], &[], &[Limit::CpuHere, Limit::CpuThere]),
+    Labelled {
+        slow_disk: Some(Host::Near),
+        ..Labelled::new(
+            "disk-here",
+            Link::plain(100.0, 20.0),
+            LARGE_BUFFERS,
+            &["-C", "cubic"],
+            &[Limit::DiskHere],
+        )
+    },
+    Labelled {
+        slow_disk: Some(Host::Far),
+        ..Labelled::new(
+            "disk-server",
+            Link::plain(100.0, 20.0),
+            LARGE_BUFFERS,
+            &["-C", "cubic"],
+            &[Limit::DiskThere],
+        )
+    },
 ];
 
 /// A case of the verdict.
@@ -171,6 +195,7 @@ struct Labelled {
     limits: &'static [Limit],
     bufferbloat: bool,
     server_starves: bool,
+    slow_disk: Option<Host>,
 }
 
 impl Labelled {
@@ -181,7 +206,16 @@ impl Labelled {
         words: &'static [&'static str],
         limits: &'static [Limit],
     ) -> Self {
-        Self { name, link, settings, words, limits, bufferbloat: false, server_starves: false }
+        Self {
+            name,
+            link,
+            settings,
+            words,
+            limits,
+            bufferbloat: false,
+            server_starves: false,
+            slow_disk: None,
+        }
     }
 }
 
@@ -193,6 +227,7 @@ pub(super) fn cases() -> Vec<Case> {
         settings: LARGE_BUFFERS,
         words: &[],
         server_starves: false,
+        slow_disk: None,
         expected: Expected::Figures,
     });
     let verdicts = ALL.iter().map(|one| Case {
@@ -201,6 +236,7 @@ pub(super) fn cases() -> Vec<Case> {
         settings: one.settings,
         words: one.words,
         server_starves: one.server_starves,
+        slow_disk: one.slow_disk,
         expected: Expected::Verdict { limits: one.limits, bufferbloat: one.bufferbloat },
     });
     figures.chain(verdicts).collect()

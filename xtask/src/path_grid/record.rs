@@ -141,9 +141,7 @@ fn judged(way: Way, right: &[Limit], right_bufferbloat: bool, given: Option<&Lim
 
 impl Grid {
     pub(super) fn new(environment: Environment) -> Self {
-        let disks = "Disks: they are not part of the verdict yet, so no case has a disk that is the limit."
-            .to_owned();
-        Self { schema: SCHEMA.to_owned(), environment, left_out: vec![disks], runs: Vec::new() }
+        Self { schema: SCHEMA.to_owned(), environment, left_out: Vec::new(), runs: Vec::new() }
     }
 
     /// Goes on with a record of the same program.
