@@ -62,7 +62,7 @@ impl Remote {
         let from = (offset - place * BLOCK) as usize;
         let part =
             block.get(from..from + wanted as usize).map(|_| block.slice(from..from + wanted as usize))?;
-        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one());
+        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one(), || self.round_trip());
         if let Plan::Blocks(blocks) = plan
             && !blocks.is_empty()
         {
@@ -101,7 +101,7 @@ impl Remote {
         if wanted == 0 {
             return Ok(Some(Bytes::new()));
         }
-        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one());
+        let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one(), || self.round_trip());
         let (first, last) = (offset / BLOCK, (offset + wanted - 1) / BLOCK);
         let reads_on = match plan {
             Plan::Blocks(blocks) => {

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::limits::{BLOCK_BYTES, READ_AHEAD_CALLS, READ_AHEAD_FIRST, READ_AHEAD_MAX};
+use crate::limits::{BLOCK_BYTES, READ_AHEAD_CALLS, READ_AHEAD_FIRST, READ_AHEAD_MAX, READ_AHEAD_RATE};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -43,8 +43,16 @@ pub(super) enum Plan {
 }
 
 impl Reading {
-    /// Somebody reads `length` bytes, not 0, from `offset` on, of a file of `size` bytes; `most`: that may be kept for him.
-    pub(super) fn read(&mut self, offset: u64, length: u64, size: u64, most: u64) -> Plan {
+    /// Somebody reads `length` bytes, not 0, from `offset` on, of a file of `size` bytes; `most`: that may be kept for him. The round trip
+    /// matters to those who ask for much at once.
+    pub(super) fn read(
+        &mut self,
+        offset: u64,
+        length: u64,
+        size: u64,
+        most: u64,
+        round_trip: impl FnOnce() -> Duration,
+    ) -> Plan {
         // Several requests of the kernel's may overtake each other: a long read is many.
         let near =
             offset <= self.next.saturating_add(4 * BLOCK) && offset.saturating_add(16 * BLOCK) >= self.next;
@@ -54,7 +62,9 @@ impl Reading {
             return Plan::Alone;
         }
         self.next = self.next.max(end);
-        self.window = self.window.max((READ_AHEAD_CALLS * length).min(most));
+        let holds = if length >= BLOCK { READ_AHEAD_RATE as f64 * round_trip().as_secs_f64() } else { 0.0 };
+        let first = (READ_AHEAD_CALLS * length).max(holds as u64);
+        self.window = self.window.max(first.min(READ_AHEAD_MAX).min(most));
         let first = self.asked.max(offset / BLOCK);
         let until = self.next.saturating_add(self.window).min(size).div_ceil(BLOCK);
         // Half a window at a time, where there is so much: then most reads need not look.
@@ -101,22 +111,22 @@ mod tests {
     #[test]
     fn a_reader_that_goes_on_is_read_ahead_for() {
         let mut reading = Reading::default();
-        assert_eq!(reading.read(0, 100, SIZE, SIZE), Plan::Blocks(0..5));
-        assert_eq!(reading.read(100, 100, SIZE, SIZE), Plan::Blocks(0..0), "they are on their way");
+        assert_eq!(reading.read(0, 100, SIZE, SIZE, || RTT), Plan::Blocks(0..5));
+        assert_eq!(reading.read(100, 100, SIZE, SIZE, || RTT), Plan::Blocks(0..0), "they are on their way");
         reading.waited(0, RTT, RTT, SIZE);
         assert_eq!(reading.window, 4 * BLOCK, "the path has not seen so much yet");
-        assert_eq!(reading.read(3 * BLOCK, 100, SIZE, SIZE), Plan::Blocks(5..8));
+        assert_eq!(reading.read(3 * BLOCK, 100, SIZE, SIZE, || RTT), Plan::Blocks(5..8));
         reading.waited(5, 5 * RTT, RTT, SIZE);
         assert_eq!(reading.window, 4 * BLOCK, "the path is full");
         reading.waited(5, RTT, RTT, SIZE);
-        assert_eq!(reading.read(5 * BLOCK, 100, SIZE, SIZE), Plan::Blocks(8..22));
+        assert_eq!(reading.read(5 * BLOCK, 100, SIZE, SIZE, || RTT), Plan::Blocks(8..22));
         for _ in 0..10 {
             reading.waited(reading.asked, RTT, RTT, SIZE);
-            reading.read(reading.next, 1, SIZE, SIZE);
+            reading.read(reading.next, 1, SIZE, SIZE, || RTT);
         }
         assert_eq!(reading.window, READ_AHEAD_MAX);
         // Requests that overtake each other are no jump.
-        assert_eq!(reading.read(reading.next - BLOCK, BLOCK, SIZE, SIZE), Plan::Blocks(0..0));
+        assert_eq!(reading.read(reading.next - BLOCK, BLOCK, SIZE, SIZE, || RTT), Plan::Blocks(0..0));
     }
 
     #[test]
@@ -127,7 +137,9 @@ mod tests {
             let (mut reading, mut now, mut free) = (Reading::default(), 0.0_f64, 0.0_f64);
             let mut comes: Vec<(f64, f64)> = Vec::new();
             for place in 0..20_000 {
-                let Plan::Blocks(asked) = reading.read(place * BLOCK, 8192, SIZE, SIZE) else { panic!() };
+                let Plan::Blocks(asked) = reading.read(place * BLOCK, 8192, SIZE, SIZE, || rtt) else {
+                    panic!()
+                };
                 for _ in asked {
                     free = free.max(now + rtt.as_secs_f64()) + BLOCK as f64 / rate;
                     comes.push((now, free));
@@ -151,9 +163,9 @@ mod tests {
     #[test]
     fn what_was_lost_is_asked_for_again() {
         let mut reading = Reading::default();
-        assert_eq!(reading.read(0, 100, SIZE, SIZE), Plan::Blocks(0..5));
+        assert_eq!(reading.read(0, 100, SIZE, SIZE, || RTT), Plan::Blocks(0..5));
         reading.lost(2);
-        assert_eq!(reading.read(2 * BLOCK, 100, SIZE, SIZE), Plan::Blocks(2..7));
+        assert_eq!(reading.read(2 * BLOCK, 100, SIZE, SIZE, || RTT), Plan::Blocks(2..7));
     }
 
     #[test]
@@ -161,7 +173,7 @@ mod tests {
         let (mut reading, size) = (Reading::default(), 100 * BLOCK + 7);
         let mut asked = Vec::new();
         for (number, offset) in (0..size).step_by(8192).enumerate() {
-            match reading.read(offset, 8192.min(size - offset), size, SIZE) {
+            match reading.read(offset, 8192.min(size - offset), size, SIZE, || RTT) {
                 Plan::Blocks(blocks) => asked.extend(blocks),
                 Plan::Alone => panic!("it goes on"),
             }
@@ -176,23 +188,28 @@ mod tests {
     fn a_reader_that_jumps_is_not() {
         let mut reading = Reading::default();
         for place in [50 * BLOCK, 7 * BLOCK, 90 * BLOCK, 20 * BLOCK] {
-            assert_eq!(reading.read(place, 4096, SIZE, SIZE), Plan::Alone);
+            assert_eq!(reading.read(place, 4096, SIZE, SIZE, || RTT), Plan::Alone);
         }
-        assert_eq!(reading.read(20 * BLOCK + 4096, 4096, SIZE, SIZE), Plan::Blocks(20..25));
+        assert_eq!(reading.read(20 * BLOCK + 4096, 4096, SIZE, SIZE, || RTT), Plan::Blocks(20..25));
     }
 
     #[test]
     fn a_small_cache_is_not_read_past() {
         let mut reading = Reading::default();
-        assert_eq!(reading.read(0, 1, SIZE, 8 * BLOCK), Plan::Blocks(0..5));
+        assert_eq!(reading.read(0, 1, SIZE, 8 * BLOCK, || RTT), Plan::Blocks(0..5));
         reading.waited(5, RTT, RTT, 8 * BLOCK);
-        assert_eq!(reading.read(BLOCK, 1, SIZE, 8 * BLOCK), Plan::Blocks(5..10));
-        assert_eq!(Reading::default().read(0, BLOCK, SIZE, 8 * BLOCK), Plan::Blocks(0..9));
+        assert_eq!(reading.read(BLOCK, 1, SIZE, 8 * BLOCK, || RTT), Plan::Blocks(5..10));
+        assert_eq!(Reading::default().read(0, BLOCK, SIZE, 8 * BLOCK, || RTT), Plan::Blocks(0..9));
     }
 
     #[test]
     fn who_asks_for_much_at_once_goes_on_so() {
         let mut reading = Reading::default();
-        assert_eq!(reading.read(0, BLOCK, SIZE, SIZE), Plan::Blocks(0..1 + READ_AHEAD_CALLS));
+        assert_eq!(reading.read(0, BLOCK, SIZE, SIZE, || RTT), Plan::Blocks(0..1 + READ_AHEAD_CALLS));
+        let mut far = Reading::default();
+        let rtt = Duration::from_millis(200);
+        assert_eq!(far.read(0, BLOCK, SIZE, SIZE, || rtt), Plan::Blocks(0..1 + (64_000_000 / BLOCK) + 1));
+        let mut near_small = Reading::default();
+        assert_eq!(near_small.read(0, BLOCK - 1, SIZE, SIZE, || panic!("nobody asks")), Plan::Blocks(0..33));
     }
 }
