@@ -103,7 +103,7 @@ const FIRST_RATE_BYTES_PER_S: f64 = 900e6;
 /// Each lane begins with ten packets: so many lanes reach a gigabit at 300 ms four round trips sooner than one. More of them
 /// on a gigabit would each have so little of it that the kernel sends their packets in twos, and both ends and all
 /// between them handle three times as many (net/ipv4/tcp_output.c, tcp_tso_autosize: what a lane sends in a millisecond).
-const FIRST_LANES_MAX: usize = 16;
+pub(crate) const FIRST_LANES_MAX: usize = 16;
 
 /// So many lanes are too few to overshoot together.
 const FEW_LANES: usize = 8;

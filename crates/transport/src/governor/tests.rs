@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::tuner::FIRST_LANES_MAX;
 
 /// A bottleneck with a drop-tail queue, and a bundle of flows that doubles per round trip until it loses packets or
 /// meets its cap.
@@ -103,7 +104,8 @@ impl Bottleneck {
     }
 }
 
-const LANES: f64 = 64.0;
+/// More are opened only where buffers, not the path, are the limit.
+const LANES: f64 = FIRST_LANES_MAX as f64;
 
 /// Runs; says the share of the capacity used after the first 5 s and 20 RTT, and the mean queueing delay in RTTs.
 fn run(bottleneck: &mut Bottleneck, governor: &mut Governor, seconds: f64, others: f64) -> (f64, f64) {
