@@ -157,8 +157,8 @@ pub const READ_AHEAD_FIRST: u64 = 4 << 20;
 /// Or so many times what was asked for at once: programs that read a megabyte at a time read on, most of them.
 pub const READ_AHEAD_CALLS: u64 = 32;
 
-/// And to programs that read so, in bytes a second of a round trip, at first: more than twice what 1 Gbit/s holds. The first bytes come
-/// after five round trips or more, all lanes bring some of them at a time, and until then nothing more is asked for.
+/// Or, for who asks for a whole block at once, so many bytes for each second of a round trip: more than twice what 1 Gbit/s has on its way.
+/// While lanes begin, the first block takes several round trips, and until it has come nothing more is asked for.
 pub const READ_AHEAD_RATE: u64 = 320_000_000;
 
 /// And at most: the bandwidth-delay product of 10 Gbit/s x 200 ms.

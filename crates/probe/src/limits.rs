@@ -15,7 +15,7 @@ pub const WRITE_BYTES_IPERF3: usize = 128 << 10;
 
 /// Write of a TCP stream that has a rate: so much of its time, so that what it sends is no row of bursts.
 pub const WRITE_TIME: Duration = Duration::from_millis(10);
-/// But no shorter than this: the header of a packet would be more than its payload.
+/// But no shorter than this, most of a packet.
 pub const WRITE_BYTES_LEAST: usize = 1 << 10;
 
 /// Longest payload of a UDP packet: 65,535 less the headers of IPv4 and UDP.
@@ -50,8 +50,8 @@ pub const PACKETS_PER_CALL: usize = 64;
 /// buffer of usual size holds.
 pub const MESSAGES_PER_CALL: usize = 16;
 
-/// What a paced sender may send at once: two full packets at 100 Mbit/s, so that the shortest of queues takes them, and 5000
-/// wake-ups a second, a twentieth of a core.
+/// What a paced sender may send at once: two full packets at 100 Mbit/s, so that the shortest of queues takes them; a sender wakes up
+/// 5000 times a second.
 pub const BURST: Duration = Duration::from_micros(200);
 
 /// What a paced sender that was held up makes up for, at most: a scheduler's pause, but not a path's.

@@ -100,9 +100,10 @@ const SETTLE_SMOOTHING: Duration = Duration::from_secs(1);
 /// The rate that the first lanes shall be able to reach together: enough that most paths never need more.
 const FIRST_RATE_BYTES_PER_S: f64 = 900e6;
 
-/// Each lane begins with ten packets: so many lanes reach a gigabit at 300 ms four round trips sooner than one. More of them
-/// on a gigabit would each have so little of it that the kernel sends their packets in twos, and both ends and all
-/// between them handle three times as many (net/ipv4/tcp_output.c, tcp_tso_autosize: what a lane sends in a millisecond).
+/// Each lane begins with ten packets: so many lanes reach a gigabit at 300 ms four round trips sooner than one. Of a gigabit
+/// each then has 62 Mbit/s, and the kernel sends its packets in fives; of twice as many lanes or more they would go in twos,
+/// and both ends and all between them handle more than twice as many trains (net/ipv4/tcp_output.c, tcp_tso_autosize: what a
+/// lane sends in a millisecond, and two packets at least).
 pub(crate) const FIRST_LANES_MAX: usize = 16;
 
 /// So many lanes are too few to overshoot together.
