@@ -5,14 +5,14 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
 use crate::limited::check_interrupt;
-use crate::link::{Between, Network};
+use crate::link::{Between, Network, checked};
 use crate::memory_to_memory::{self, Asked, Prober};
 use crate::places::Places;
 use crate::turn::in_turn;
@@ -30,6 +30,9 @@ pub(crate) struct PathBench {
     /// Only cases whose name contains this
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
+    /// One more iperf3, built from other sources, as a third
+    #[arg(long, value_name = "PROGRAM")]
+    iperf3: Option<String>,
     #[command(flatten)]
     places: Places,
 }
@@ -45,8 +48,6 @@ const CASES: [(&str, &str); 8] = [
     ("UDP, 1472 bytes", "-u -b 0 -l 1472"),
     ("UDP, 8 KiB (fragments)", "-u -b 0 -l 8K"),
 ];
-
-const TOOLS: [Prober; 2] = Prober::ALL;
 
 /// One test.
 #[derive(Clone, Debug, Serialize)]
@@ -70,14 +71,19 @@ struct Run {
 impl PathBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let longhaul = self.places.longhaul()?;
-        let environment = environment::environment(&longhaul, &[memory_to_memory::IPERF3]);
+        let tools: Vec<Prober> =
+            Prober::ALL.into_iter().chain(self.iperf3.as_deref().map(Prober::Iperf3)).collect();
+        let mut environment = environment::environment(&longhaul, &[memory_to_memory::IPERF3]);
+        if let Some(program) = &self.iperf3 {
+            environment.rivals.insert(program.clone(), version(program)?);
+        }
         let out = self.places.out("probe", &environment)?;
         let scratch = std::env::temp_dir().join(format!("longhaul-bench-probe-{}", std::process::id()));
         std::fs::create_dir(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
-        let measured = self.measure(&longhaul, &scratch);
+        let measured = self.measure(&longhaul, &scratch, &tools);
         std::fs::remove_dir_all(&scratch).with_context(|| format!("{} stays", scratch.display()))?;
         let runs = measured?;
-        let text = table(&runs, &format!("{}; {}", environment.date, environment.command.join(" ")))?;
+        let text = table(&runs, &tools, &format!("{}; {}", environment.date, environment.command.join(" ")))?;
         let record =
             serde_json::json!({"schema": "longhaul-probe/1", "environment": environment, "runs": runs});
         show::record(&out.join("results.json"), &serde_json::to_string_pretty(&record)?)?;
@@ -87,13 +93,13 @@ impl PathBench {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn measure(&self, longhaul: &Path, scratch: &Path) -> anyhow::Result<Vec<Run>> {
+    fn measure(&self, longhaul: &Path, scratch: &Path, tools: &[Prober]) -> anyhow::Result<Vec<Run>> {
         let network = Network::up(longhaul, Between::Pair { scratch }, 1)?;
         let mut runs = Vec::new();
         let wanted = |name: &str| self.case.as_ref().is_none_or(|part| name.contains(part.as_str()));
         for round in 1..=self.rounds {
             for (case, words) in CASES.iter().filter(|(case, _)| wanted(case)) {
-                for prober in in_turn(&TOOLS, round) {
+                for prober in in_turn(tools, round) {
                     check_interrupt()?;
                     let run = self.once(&network, longhaul, scratch, (case, words), prober, round)?;
                     let tool = prober.name();
@@ -134,38 +140,57 @@ impl PathBench {
     }
 }
 
+/// The first line of what an iperf3 says of itself.
+fn version(program: &str) -> anyhow::Result<String> {
+    let output = checked(Command::new(program).arg("--version"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("unknown").to_owned())
+}
+
 fn median(mut all: Vec<f64>) -> f64 {
     all.sort_unstable_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn table(runs: &[Run], heading: &str) -> anyhow::Result<String> {
+/// Rates, how many times a rival's ours are, and the processor's time, for each case.
+fn table(runs: &[Run], tools: &[Prober], heading: &str) -> anyhow::Result<String> {
+    let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
     let mut text = format!("# `longhaul probe --iperf3` beside iperf3, over a veth pair\n\n{heading}\n\n");
-    text += "What arrived; medians of all rounds, and the rounds. CPU: both ends together.\n\n";
-    text += "| case | longhaul | iperf3 | ratio | longhaul CPU s/GB | iperf3 CPU s/GB | rounds: longhaul; iperf3 |\n";
-    text += "| --- | ---: | ---: | ---: | ---: | ---: | --- |\n";
+    text += "What arrived; medians of all rounds, and the rounds. Ratio: longhaul's to a rival's. CPU: both ends together.\n\n| case |";
+    for name in &names {
+        write!(text, " {name} |")?;
+    }
+    for name in &names[1..] {
+        write!(text, " ratio to {name} |")?;
+    }
+    writeln!(text, " CPU, s/GB: {} | rounds: {} |", names.join(", "), names.join("; "))?;
+    writeln!(text, "| --- |{} --- | --- |", " ---: |".repeat(2 * names.len() - 1))?;
     for (case, words) in CASES {
-        let udp = words.contains("-u");
-        let of = |tool: Prober, figure: fn(&Run) -> f64| -> Vec<f64> {
-            runs.iter().filter(|run| run.case == case && run.tool == tool.name()).map(figure).collect()
+        let of = |tool: &str, figure: fn(&Run) -> f64| -> Vec<f64> {
+            runs.iter().filter(|run| run.case == case && run.tool == tool).map(figure).collect()
         };
-        if of(TOOLS[0], |_| 0.0).is_empty() {
+        if of(names[0], |_| 0.0).is_empty() {
             continue;
         }
         let rate = |run: &Run| match run.packets_sent {
             0 => run.bits_per_second / 1e9,
             _ => run.packets_received as f64 / run.seconds / 1e3,
         };
-        let unit = if udp { "kpacket/s" } else { "Gbit/s" };
-        let [own, rival] = TOOLS.map(|tool| of(tool, rate));
-        let [own_cpu, rival_cpu] = TOOLS.map(|tool| median(of(tool, |run| run.processor_seconds_per_gb)));
-        let list = |all: &[f64]| all.iter().map(|one| format!("{one:.1}")).collect::<Vec<_>>().join(" ");
-        let (both, own, rival) = (format!("{}; {}", list(&own), list(&rival)), median(own), median(rival));
-        writeln!(
-            text,
-            "| {case} | {own:.1} {unit} | {rival:.1} {unit} | {:.2} | {own_cpu:.2} | {rival_cpu:.2} | {both} |",
-            own / rival
-        )?;
+        let unit = if words.contains("-u") { "kpacket/s" } else { "Gbit/s" };
+        let rounds: Vec<Vec<f64>> = names.iter().map(|name| of(name, rate)).collect();
+        let medians: Vec<f64> = rounds.iter().map(|all| median(all.clone())).collect();
+        let cpu = names.iter().map(|name| median(of(name, |run| run.processor_seconds_per_gb)));
+        write!(text, "| {case} |")?;
+        for median in &medians {
+            write!(text, " {median:.1} {unit} |")?;
+        }
+        for rival in &medians[1..] {
+            write!(text, " {:.2} |", medians[0] / rival)?;
+        }
+        let list = |all: &[f64], digits: usize, between: &str| -> String {
+            all.iter().map(|one| format!("{one:.digits$}")).collect::<Vec<_>>().join(between)
+        };
+        let all: Vec<String> = rounds.iter().map(|all| list(all, 1, " ")).collect();
+        writeln!(text, " {} | {} |", list(&cpu.collect::<Vec<_>>(), 2, ", "), all.join("; "))?;
     }
     Ok(text)
 }

@@ -22,23 +22,23 @@ const PATIENCE: Duration = Duration::from_secs(45);
 
 /// A program that measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prober {
+pub enum Prober<'a> {
     /// `longhaul probe --iperf3`
     Longhaul,
-    /// `iperf3`
-    Iperf3,
+    /// An iperf3, by its program: the system's, or one that was built from newer sources.
+    Iperf3(&'a str),
 }
 
-impl Prober {
-    /// Both of them.
-    pub const ALL: [Self; 2] = [Self::Longhaul, Self::Iperf3];
+impl<'a> Prober<'a> {
+    /// longhaul, and the system's iperf3.
+    pub const ALL: [Self; 2] = [Self::Longhaul, Self::Iperf3(IPERF3.program)];
 
     /// Its name in tables.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> &'a str {
         match self {
             Self::Longhaul => longhaul_report::record::OURS,
-            Self::Iperf3 => "iperf3",
+            Self::Iperf3(program) => program,
         }
     }
 
@@ -53,7 +53,7 @@ impl Prober {
                 words(&program, "probe --iperf3 --listen --one-off"),
                 words(&program, "probe --iperf3 far -J"),
             ],
-            Self::Iperf3 => [words("iperf3", "-s -1"), words("iperf3", "-c far -J")],
+            Self::Iperf3(program) => [words(program, "-s -1"), words(program, "-c far -J")],
         }
     }
 }
@@ -62,7 +62,7 @@ impl Prober {
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// Who makes it.
-    pub prober: Prober,
+    pub prober: Prober<'a>,
     /// In the letters of iperf3: `-u -b 1G -l 1472`.
     pub words: &'a [String],
     /// How long traffic is sent.
@@ -104,7 +104,7 @@ impl Asked<'_> {
             network.command(host, &words)
         };
         let server = Limited::start(&mut on(Host::Far, &server), Words::Kept(&log))?;
-        let listener = Listener { name: self.prober.name(), host: Host::Far, port: PORT, log };
+        let listener = Listener { name: "the server of a test", host: Host::Far, port: PORT, log };
         let _server = listener.wait(network, server)?;
         let words_to = Words::Apart { out: &out, err: &err };
         let limit = Duration::from_secs(self.seconds) + PATIENCE;

@@ -67,7 +67,7 @@ fn buffer_max(name: &str) -> Option<u64> {
 /// What one of the programs measured of a place, once.
 struct Place<'a> {
     shape: &'a LinkShape,
-    prober: Prober,
+    prober: Prober<'static>,
     round: u32,
 }
 
@@ -100,8 +100,8 @@ impl Rerun {
     }
 
     /// Those that are there.
-    fn probers(left_out: &mut Vec<LeftOut>) -> Vec<Prober> {
-        match absence(Prober::Iperf3.name(), &[IPERF3]) {
+    fn probers(left_out: &mut Vec<LeftOut>) -> Vec<Prober<'static>> {
+        match absence(IPERF3.program, &[IPERF3]) {
             Some(absent) => {
                 left_out.push(absent);
                 vec![Prober::Longhaul]

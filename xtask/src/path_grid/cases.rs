@@ -124,7 +124,7 @@ const ALL: &[Labelled] = &[
     ),
     Labelled::new("loss-reno", Link::lossy(300.0, 50.0, 1.0), LARGE_BUFFERS, &["-C", "reno"], &[Limit::Loss]),
     Labelled::new("rate-100m", Link::plain(100.0, 20.0), LARGE_BUFFERS, &["-C", "cubic"], &[Limit::Rate]),
-    Labelled::new("rate-10m", Link::plain(10.0, 10.0), LARGE_BUFFERS, &["-C", "cubic"], &[Limit::Rate]),
+    Labelled::new("rate-20m", Link::plain(20.0, 30.0), LARGE_BUFFERS, &["-C", "cubic"], &[Limit::Rate]),
     Labelled {
         bufferbloat: true,
         ..Labelled::new(
@@ -161,7 +161,7 @@ const ALL: &[Labelled] = &[
     ),
     Labelled {
         server_starves: true,
-        ..Labelled::new("cpu-server", Link::plain(1000.0, 1.0), LARGE_BUFFERS, &[], &[Limit::CpuThere])
+        ..Labelled::new("cpu-server", Link::Pair, &[], &[], &[Limit::CpuThere])
     },
     Labelled::new("cpu-pair", Link::Pair, &[], &[], &[Limit::CpuHere, Limit::CpuThere]),
     Labelled {

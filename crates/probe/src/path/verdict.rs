@@ -238,7 +238,8 @@ impl<'a> Facts<'a> {
         let (Some(_), Some(added), Some(loss)) = (self.capacity, self.added_ms, self.loss) else {
             return false;
         };
-        let no_queue = added < (0.1 * self.rtt_ms).max(1.0);
+        // A tenth of the way, or a fifth of a short one: queues there are short too, and hosts not that punctual.
+        let no_queue = added < (0.1 * self.rtt_ms).max((0.2 * self.rtt_ms).min(1.0));
         let dropped = sent_again.max(self.loss_of_load);
         no_queue && dropped >= SENT_AGAIN && loss < dropped / RARER && loss < LOSS_AT_HALF
     }
@@ -448,7 +449,7 @@ mod tests {
     type Labelled = (Limit, bool, fn(&mut Path));
 
     /// Every kind of limit, and what shows it.
-    const LABELLED: [Labelled; 27] = [
+    const LABELLED: [Labelled; 28] = [
         (Limit::Rate, false, |_| {}),
         (Limit::Rate, true, |path| path.loaded[0].rtt.median_ms = 250.0),
         (Limit::Rate, true, |path| {
@@ -510,6 +511,12 @@ mod tests {
         (Limit::Policer, false, |path| {
             path.loaded[0].rtt.median_ms = 50.3;
             (path.tcp[0].mbps, path.tcp[0].retransmitted_percent) = (300.0, 3.0);
+        }),
+        // A short path has a short queue, and what overflows it is no policer.
+        (Limit::Rate, false, |path| {
+            path.rtt = Some(Rtt { median_ms: 1.0, ..path.rtt.unwrap_or_default() });
+            path.loaded[0].rtt.median_ms = 1.9;
+            path.tcp[0].retransmitted_percent = 1.0;
         }),
         // A burst of a sender that was held up overran it.
         (Limit::Policer, false, |path| {
