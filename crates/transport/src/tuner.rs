@@ -112,6 +112,10 @@ const FEW_LANES: usize = 8;
 /// From here on the rate of one lane is a few hundredths of the whole: lanes come half as many at a time.
 const MANY_LANES: usize = 32;
 
+/// Bytes per second from which on a host's cores may be what is short, and lanes that bring nothing take from the others:
+/// they come a quarter as many at a time.
+const CORES_MATTER: f64 = 500e6;
+
 /// Lanes to begin with on a path of this round-trip time, where one lane has at most `window_bytes` under way.
 #[must_use]
 pub fn first_lanes(rtt: Duration, window_bytes: u64) -> usize {
@@ -220,19 +224,20 @@ impl Tuner {
 
     fn grow(&mut self, now: Nanos, readings: &[LaneReading]) {
         let lanes_before = self.target;
+        // While the rate still rises its smoothed value lags behind.
+        let rate_before = self.rate.max(self.rate_now);
         // Few lanes may be tripled at once; many new ones overshoot together and keep the hosts' cores busy with it, and
         // where the limit is a CPU that the kernel's words do not tell from a buffer, each costs more than it brings.
         let factor = match lanes_before {
             0..MANY_LANES if self.failures > 0 => 1.5,
             0..FEW_LANES => 3.0,
             FEW_LANES..MANY_LANES => 2.0,
-            _ => 1.5,
+            _ if rate_before < CORES_MATTER => 1.5,
+            _ => 1.25,
         };
         self.target = ((lanes_before as f64 * factor).ceil() as usize).min(self.lanes_max);
         let rtt = Duration::from_micros(readings.iter().map(|r| u64::from(r.rtt_us)).max().unwrap_or(0));
         let settle = rtt * SETTLE_RTTS + SETTLE_SMOOTHING;
-        // While the rate still rises its smoothed value lags behind.
-        let rate_before = self.rate.max(self.rate_now);
         self.phase = Phase::Settling { until: now + nanos(settle), lanes_before, rate_before };
     }
 }

@@ -105,7 +105,7 @@ fn run(gbit: f64, rtt_ms: u64, window_mb: f64, seconds: u64) -> (f64, usize, f64
 fn ten_gigabits_at_200_ms_with_default_buffers() {
     let (rate, lanes, reached) = run(10.0, 200, 2.8, 20);
     assert!(rate > 9.0 && (85..=200).contains(&lanes), "{rate} Gbit/s on {lanes} lanes");
-    assert!(reached < 11.0, "{reached} s");
+    assert!(reached < 13.5, "{reached} s");
     let (rate, lanes, reached) = run(10.0, 200, 5.6, 20);
     assert!(
         rate > 9.0 && (45..=100).contains(&lanes) && reached < 7.0,
