@@ -157,9 +157,10 @@ pub const READ_AHEAD_FIRST: u64 = 4 << 20;
 /// Or so many times what was asked for at once: programs that read a megabyte at a time read on, most of them.
 pub const READ_AHEAD_CALLS: u64 = 32;
 
-/// Or, for who asks for a whole block at once, so many bytes for each second of a round trip: more than twice what 1 Gbit/s has on its way.
-/// While lanes begin, the first block takes several round trips, and until it has come nothing more is asked for.
-pub const READ_AHEAD_RATE: u64 = 320_000_000;
+/// Or, for who asks for half a block at once or more, so many bytes for each second of a round trip: five times what 1 Gbit/s has on its way.
+/// While lanes begin, the first block takes seven round trips, and until it has come nothing more is asked for; later, half of
+/// this has to last for as long as a lane takes to send again what it has lost.
+pub const READ_AHEAD_RATE: u64 = 640_000_000;
 
 /// And at most: the bandwidth-delay product of 10 Gbit/s x 200 ms.
 pub const READ_AHEAD_MAX: u64 = 256 << 20;

@@ -105,10 +105,17 @@ const NEWS: f64 = 1.03;
 /// A queue that stands in so many ticks in a row is no burst.
 const STANDING_TICKS: u32 = 2;
 
+/// While it searches a round trip has many, and what a host's stall has made late is seen in the first of them.
+const SEARCH_STANDING_TICKS: u32 = 3;
+
 /// A path is looked at each round trip, between these two. Kernels and hosts send in bursts: over less than the first rates are
 /// chance, and below the second nothing is gained by looking more often than the path can answer.
 const TICK_MIN: Duration = Duration::from_millis(20);
 const TICK_MAX: Duration = Duration::from_millis(100);
+
+/// While it searches, a round trip has so many looks: each tenth of it that a queue is seen sooner is a tenth of what the path
+/// holds that is not lost.
+const SEARCH_LOOKS: u32 = 8;
 
 /// Cruising time between probes: long enough that probes cost little, short enough to take up freed capacity.
 const CRUISE_MIN: Duration = Duration::from_secs(5);
@@ -163,10 +170,14 @@ impl Default for Governor {
 }
 
 impl Governor {
-    /// How long after a reading the next is due: a round trip, where that is neither very short nor long.
+    /// How long after a reading the next is due: a round trip, where that is neither very short nor long; a part of it while
+    /// the lanes double what they send in each.
     #[must_use]
     pub fn tick(&self) -> Duration {
-        self.readings.back().map_or(TICK_MAX, |(_, reading)| reading.min_rtt.clamp(TICK_MIN, TICK_MAX))
+        let parts = if self.state == State::Search && !self.is_flat { SEARCH_LOOKS } else { 1 };
+        self.readings
+            .back()
+            .map_or(TICK_MAX, |(_, reading)| (reading.min_rtt / parts).clamp(TICK_MIN, TICK_MAX))
     }
 
     /// Takes a reading; returns the cap on what all lanes together may send, in bytes per second, or none. Call about
@@ -178,8 +189,12 @@ impl Governor {
         }
         let round = reading.min_rtt.max(TICK_MIN);
         let rate = self.rate_over(now, round);
-        self.standing_ticks = if queue_stands(&reading) { self.standing_ticks + 1 } else { 0 };
-        let standing = self.standing_ticks >= STANDING_TICKS;
+        let (stands, ticks) = match self.state {
+            State::Search => (queue_grows(&reading), SEARCH_STANDING_TICKS),
+            _ => (queue_stands(&reading), STANDING_TICKS),
+        };
+        self.standing_ticks = if stands { self.standing_ticks + 1 } else { 0 };
+        let standing = self.standing_ticks >= ticks;
         self.adjust_boost(now, round, rate, standing);
         self.note_loss(now, &reading, round, rate, standing);
         self.state = self.next_state(now, &reading, round, rate, standing);
@@ -206,6 +221,8 @@ impl Governor {
     pub fn pause(&mut self) {
         self.readings.clear();
         self.standing_ticks = 0;
+        // A search begins anew with what is sent next.
+        (self.peak, self.is_flat) = (0.0, false);
     }
 
     /// The path's rate in delivered bytes per second, once it is known.
@@ -350,7 +367,7 @@ impl Governor {
     /// BBR stops for a moment every ten seconds, all lanes at once, to see the least round-trip time again. Where the
     /// search has come to its end without a queue there is nothing more for it to find.
     fn note_rise(&mut self, now: Nanos, round: Duration, rate: f64) {
-        if self.state != State::Search {
+        if self.state != State::Search || self.readings.len() < 2 {
             (self.peak, self.last_rise, self.is_flat) = (0.0, now, false);
         } else if rate > self.peak * NEWS {
             (self.peak, self.last_rise) = (rate, now);
@@ -398,6 +415,11 @@ pub fn share(cap: f64, mut able: Vec<f64>) -> f64 {
         left -= rate;
     }
     most
+}
+
+/// The lanes still double what they send: a round trip after the first packet has waited, as much waits as the path holds.
+fn queue_grows(reading: &PathReading) -> bool {
+    reading.rtt > reading.min_rtt + (reading.min_rtt / 12).max(Duration::from_millis(3))
 }
 
 /// Well above the minimum, and above what hosts themselves add.

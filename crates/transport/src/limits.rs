@@ -44,7 +44,14 @@ pub const ACKS_WAITING_MAX: usize = 2 * LANE_PIECES_MAX;
 
 /// Bytes a lane's socket may hold that TCP has not sent yet (TCP_NOTSENT_LOWAT): two frames, so that the next one is
 /// there when the window opens, and no more than that waits behind a slow lane.
-pub const LANE_UNSENT_BYTES: u32 = 512 << 10;
+pub const LANE_UNSENT_BYTES_MAX: u32 = 512 << 10;
+
+/// And at first, while a lane sends a few packets in a round trip: what it has taken nobody else sends, and whoever reads in
+/// order waits for it.
+pub const LANE_UNSENT_BYTES_MIN: u32 = 64 << 10;
+
+/// What a lane sends in this time may wait in its socket: longer than a mover is kept from its work.
+pub const LANE_UNSENT_TIME: Duration = Duration::from_millis(50);
 
 /// Unacknowledged for so long, a lane is dead; a link may be down for a minute.
 pub const LANE_USER_TIMEOUT: Duration = Duration::from_secs(90);

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-use crate::limits::{LANE_UNSENT_BYTES, LANE_USER_TIMEOUT, RTO_MAX};
+use crate::limits::{
+    LANE_UNSENT_BYTES_MAX, LANE_UNSENT_BYTES_MIN, LANE_UNSENT_TIME, LANE_USER_TIMEOUT, RTO_MAX,
+};
 
 /// `struct tcp_info` of linux/tcp.h up to `tcpi_snd_wnd` (Linux 5.4). An older kernel fills less; the rest stays 0.
 #[derive(Clone, Copy, Debug, Default)]
@@ -141,7 +143,7 @@ pub(crate) struct LaneSocketOptions {
 pub(crate) fn prepare_lane(socket: &impl AsFd, options: LaneSocketOptions) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     set_congestion_control(socket, true);
-    let _ = set(socket, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, LANE_UNSENT_BYTES);
+    set_unsent_bytes(socket, LANE_UNSENT_BYTES_MIN);
     let _ = sockopt::set_tcp_user_timeout(socket, LANE_USER_TIMEOUT.as_millis() as u32);
     let _ = set(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, RTO_MAX.as_millis() as u32); // Linux 6.15
     sockopt::set_socket_keepalive(socket, true)?;
@@ -157,6 +159,17 @@ pub(crate) fn prepare_lane(socket: &impl AsFd, options: LaneSocketOptions) -> io
         set_pacing_rate(socket, rate)?;
     }
     Ok(())
+}
+
+/// What a lane that sends so many bytes per second may take ahead: a power of two.
+pub(crate) fn unsent_bytes(rate_bytes_per_s: u64) -> u32 {
+    let bytes = rate_bytes_per_s as f64 * LANE_UNSENT_TIME.as_secs_f64();
+    (bytes as u32).clamp(LANE_UNSENT_BYTES_MIN, LANE_UNSENT_BYTES_MAX).next_power_of_two()
+}
+
+/// Bytes that the socket takes before TCP has sent them.
+pub(crate) fn set_unsent_bytes(socket: &impl AsFd, bytes: u32) {
+    let _ = set(socket, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes); // Linux 3.12
 }
 
 /// BBR, or CUBIC. Where one is absent or not allowed the socket keeps what it has.

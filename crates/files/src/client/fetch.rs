@@ -179,14 +179,18 @@ impl Remote {
         let far = self.far(file).await?;
         let asked_at = now();
         let mut runs: Vec<Vec<Fetching>> = Vec::new();
+        let mut left_out = None;
         for place in missing {
             let at = (file.node, place);
             let (tell, over) = watch::channel(None);
             {
                 let mut table = lock(&self.inner.coming);
-                // What is left out is asked for when it is read.
-                if table.len() >= BLOCKS_COMING_MAX || table.contains_key(&at) {
+                if table.contains_key(&at) {
                     continue;
+                }
+                if table.len() >= BLOCKS_COMING_MAX {
+                    left_out = Some(place);
+                    break;
                 }
                 table.insert(at, Coming { asked_at, over });
             }
@@ -198,6 +202,10 @@ impl Remote {
                 Some(run) => run.push(fetching),
                 None => runs.push(vec![fetching]),
             }
+        }
+        if let Some(place) = left_out {
+            // Asked for with the next ones, before its reader comes to it: then it would stand behind all of them.
+            lock(&file.reading).lost(place);
         }
         for run in runs {
             let remote = self.clone();

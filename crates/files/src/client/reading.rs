@@ -62,7 +62,9 @@ impl Reading {
             return Plan::Alone;
         }
         self.next = self.next.max(end);
-        let holds = if length >= BLOCK { READ_AHEAD_RATE as f64 * round_trip().as_secs_f64() } else { 0.0 };
+        // The kernel cuts a call for a block in two where the caller's memory does not begin with a page.
+        let holds =
+            if length >= BLOCK / 2 { READ_AHEAD_RATE as f64 * round_trip().as_secs_f64() } else { 0.0 };
         let first = (READ_AHEAD_CALLS * length).max(holds as u64);
         self.window = self.window.max(first.min(READ_AHEAD_MAX).min(most));
         let first = self.asked.max(offset / BLOCK);
@@ -203,13 +205,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_left_out_is_asked_for_with_the_next() {
+        let mut reading = Reading::default();
+        assert_eq!(reading.read(0, 1, SIZE, SIZE, || RTT), Plan::Blocks(0..5));
+        reading.lost(4);
+        assert_eq!(reading.read(1, 1, SIZE, SIZE, || RTT), Plan::Blocks(0..0), "not due yet");
+        assert_eq!(reading.read(2 * BLOCK, 1, SIZE, SIZE, || RTT), Plan::Blocks(4..7));
+    }
+
+    #[test]
     fn who_asks_for_much_at_once_goes_on_so() {
         let mut reading = Reading::default();
-        assert_eq!(reading.read(0, BLOCK, SIZE, SIZE, || RTT), Plan::Blocks(0..1 + READ_AHEAD_CALLS));
+        let near = Duration::from_millis(10);
+        assert_eq!(reading.read(0, BLOCK, SIZE, SIZE, || near), Plan::Blocks(0..1 + READ_AHEAD_CALLS));
         let mut far = Reading::default();
         let rtt = Duration::from_millis(200);
-        assert_eq!(far.read(0, BLOCK, SIZE, SIZE, || rtt), Plan::Blocks(0..1 + (64_000_000 / BLOCK) + 1));
+        assert_eq!(far.read(0, BLOCK, SIZE, SIZE, || rtt), Plan::Blocks(0..1 + (128_000_000 / BLOCK) + 1));
         let mut near_small = Reading::default();
-        assert_eq!(near_small.read(0, BLOCK - 1, SIZE, SIZE, || panic!("nobody asks")), Plan::Blocks(0..33));
+        assert_eq!(
+            near_small.read(0, BLOCK / 2 - 1, SIZE, SIZE, || panic!("nobody asks")),
+            Plan::Blocks(0..17)
+        );
     }
 }

@@ -89,18 +89,25 @@ impl Bottleneck {
         }
     }
 
-    /// The receiver, or what carries the packets, stands still for `ticks`, and then does all at once.
-    fn stall(&mut self, ticks: u32, mut tick: impl FnMut(&Self)) {
+    /// The governor takes a reading, and says when the next is due.
+    fn look(&mut self, governor: &mut Governor) -> Option<f64> {
+        let cap = governor.on_tick((self.time * 1e9) as u64, self.reading);
+        self.tick = governor.tick().as_secs_f64();
+        cap
+    }
+
+    /// The receiver, or what carries the packets, stands still for some seconds, and then does all at once.
+    fn stall(&mut self, seconds: f64, governor: &mut Governor) {
         // What is under way arrives late, and nothing more is sent without acknowledgements.
-        let held = self.rate.min(self.capacity) * self.rtt.min(f64::from(ticks) * self.tick);
-        for _ in 0..ticks {
+        let held = self.rate.min(self.capacity) * self.rtt.min(seconds);
+        let end = self.time + seconds;
+        while self.time < end {
             self.tick();
-            tick(self);
+            self.look(governor);
         }
         self.reading.delivered += held as u64;
         // They were sent in bursts: most are late by as much.
-        let late = self.rtt + f64::from(ticks) * self.tick;
-        self.acknowledge(held, late);
+        self.acknowledge(held, self.rtt + seconds);
     }
 }
 
@@ -118,7 +125,7 @@ fn run(bottleneck: &mut Bottleneck, governor: &mut Governor, seconds: f64, other
         }
         let bytes = bottleneck.step(cap, others);
         delivered += if bottleneck.time > settled { bytes } else { 0.0 };
-        cap = governor.on_tick((bottleneck.time * 1e9) as u64, bottleneck.reading);
+        cap = bottleneck.look(governor);
     }
     let span = end - settled;
     let share = delivered / span / (bottleneck.capacity - others);
@@ -138,11 +145,12 @@ fn a_host_that_stalls_again_and_again_at_the_start_is_no_queue() {
     let mut path = Bottleneck::new(10_000.0, 300.0, 1.0, 0.0);
     let mut governor = Governor::default();
     for _ in 0..8 {
-        for _ in 0..3 {
+        let end = path.time + 0.3;
+        while path.time < end {
             path.step(governor.cap(), 0.0);
-            governor.on_tick((path.time * 1e9) as u64, path.reading);
+            path.look(&mut governor);
         }
-        path.stall(3, |path| _ = governor.on_tick((path.time * 1e9) as u64, path.reading));
+        path.stall(0.3, &mut governor);
         assert_eq!(governor.state, State::Search, "at {} Mbit/s", path.rate * 8e-6);
     }
     assert!(path.rate > path.capacity / 20.0);
@@ -157,7 +165,7 @@ fn a_rate_that_was_probed_is_not_drained_again_and_again() {
         let (mut cap, mut draining, end) = (governor.cap(), 0.0, path.time + 60.0);
         while path.time < end {
             path.step(cap, 0.0);
-            cap = governor.on_tick((path.time * 1e9) as u64, path.reading);
+            cap = path.look(&mut governor);
             draining += if matches!(governor.state, State::Drain { .. }) { path.tick } else { 0.0 };
         }
         assert!(draining < 3.0, "{draining} s of 60, {rtt_ms} ms");
@@ -239,7 +247,7 @@ proptest! {
         let end = path.time + down_s;
         while path.time < end {
             path.time += path.tick;
-            governor.on_tick((path.time * 1e9) as u64, path.reading);
+            path.look(&mut governor);
         }
         if pause {
             governor.pause();
@@ -272,4 +280,22 @@ fn a_search_that_ends_without_a_queue_leaves_bbr_before_it_looks_for_its_minimum
     reading.retransmitted += 1500;
     governor.on_tick(91 * 100_000_000, reading);
     assert!(governor.wants_bbr());
+}
+
+#[test]
+fn a_first_transfer_after_a_long_pause_searches_with_bbr() {
+    let mut governor = Governor::default();
+    governor.pause();
+    let mut reading = PathReading {
+        rtt: Duration::from_millis(200),
+        min_rtt: Duration::from_millis(200),
+        ..PathReading::default()
+    };
+    let mut rate = 1e6;
+    for tick in 1..=30u64 {
+        rate *= 1.2;
+        reading.delivered += (rate / 10.0) as u64;
+        governor.on_tick(60_000_000_000 + tick * 100_000_000, reading);
+        assert!(governor.wants_bbr(), "{tick}");
+    }
 }

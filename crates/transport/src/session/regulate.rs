@@ -10,9 +10,9 @@ use super::message::{Ask, Body};
 use super::{Session, Shared};
 use crate::governor::{Governor, PathReading, share};
 use crate::lane::mover::LaneStatus;
-use crate::limits::{LANES_MAX, PIECE_BYTES_MIN};
+use crate::limits::{LANE_UNSENT_BYTES_MIN, LANES_MAX, PIECE_BYTES_MIN};
 use crate::scheduler::{LaneId, Nanos};
-use crate::socket::{TcpInfo, set_congestion_control, set_pacing_rate};
+use crate::socket::{TcpInfo, set_congestion_control, set_pacing_rate, set_unsent_bytes, unsent_bytes};
 use crate::tuner::{LaneReading, Tuner};
 
 /// Between two looks at what the number of lanes should be, and at lanes that hang. The governor says when its own are due.
@@ -110,6 +110,7 @@ pub(super) async fn run(shared: Arc<Shared>, first_lanes: usize, is_client: bool
         asked: 0,
         paced: None,
         cubic: BTreeSet::new(),
+        unsent: BTreeMap::new(),
         unanswered: Unanswered::default(),
         is_client,
     };
@@ -135,6 +136,8 @@ struct Regulation {
     paced: Option<(u64, Option<LaneId>)>,
     /// Lanes that run CUBIC. New ones run BBR.
     cubic: BTreeSet<LaneId>,
+    /// What each lane takes ahead. New ones take the least.
+    unsent: BTreeMap<LaneId, u32>,
     unanswered: Unanswered,
     is_client: bool,
 }
@@ -193,6 +196,7 @@ impl Regulation {
             self.governor.cap()
         };
         self.pace(shared, &statuses, &infos, cap);
+        self.let_take_ahead(&statuses, &infos);
         let idle = waiting + under_way == 0;
         self.choose_congestion_control(&statuses, &infos, idle);
         if idle {
@@ -288,6 +292,19 @@ impl Regulation {
                 continue;
             }
             set_congestion_control(&lane.tcp, wants_bbr);
+        }
+    }
+
+    /// Fast lanes take more ahead than those that begin.
+    fn let_take_ahead(&mut self, statuses: &[Arc<LaneStatus>], infos: &BTreeMap<LaneId, TcpInfo>) {
+        self.unsent.retain(|id, _| infos.contains_key(id));
+        for lane in statuses {
+            let Some(info) = infos.get(&lane.id) else { continue };
+            let wanted = unsent_bytes(info.delivery_rate);
+            let before = self.unsent.insert(lane.id, wanted).unwrap_or(LANE_UNSENT_BYTES_MIN);
+            if wanted != before {
+                set_unsent_bytes(&lane.tcp, wanted);
+            }
         }
     }
 
