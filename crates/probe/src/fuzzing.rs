@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::iperf3::message::{Parameters, Results};
+use crate::path::finding::Finding;
 use crate::path::knock::Knock;
 use crate::path::message::{Answer, Ask, DiskAsk, Open};
 use crate::udp::Account;
@@ -53,7 +54,7 @@ pub fn path_request(bytes: &[u8]) -> Option<Vec<u8>> {
 pub fn path_answer(bytes: &[u8], flows: usize) -> Option<(Vec<u8>, usize)> {
     let answer = Answer::from_bytes(Bytes::copy_from_slice(bytes))?;
     let taken = match answer.clone() {
-        Answer::Refused(_) | Answer::Disk(_) => 0,
+        Answer::Refused(_) | Answer::Disk(_) | Answer::Findings(_) | Answer::Clock(_) => 0,
         Answer::Facts(facts) => facts.host().settings.len(),
         Answer::Opened(opened) => opened.parts(flows).map_or(0, |(_, ports)| ports.len()),
         Answer::Seen(seen) => seen.seen(flows).map_or(0, |seen| seen.flows.len()),
@@ -67,6 +68,22 @@ pub fn disk_answer(bytes: &[u8]) -> Option<Result<[f64; 2], usize>> {
     let Answer::Disk(disk) = Answer::from_bytes(Bytes::copy_from_slice(bytes))? else { return None };
     let outcome = disk.outcome()?;
     Some(outcome.map(|disk| [disk.write.mbps(), disk.read.mbps()]).map_err(|words| words.chars().count()))
+}
+
+/// How many findings of a server's about its host are taken, and letters of the longest part of one; control characters are not.
+#[must_use]
+pub fn findings_answer(bytes: &[u8]) -> Option<(usize, usize)> {
+    let Answer::Findings(findings) = Answer::from_bytes(Bytes::copy_from_slice(bytes))? else { return None };
+    let findings = findings.findings();
+    let parts = findings.iter().flat_map(|finding| {
+        let Finding { subject, what, why, todo, .. } = finding;
+        [subject, what, why].into_iter().chain(todo)
+    });
+    let longest = parts.map(|part| {
+        assert!(!part.contains(char::is_control));
+        part.chars().count()
+    });
+    Some((findings.len(), longest.max().unwrap_or(0)))
 }
 
 /// A datagram by which a flow proves itself, written again.

@@ -124,6 +124,16 @@ pub const PATH_SETTINGS_MAX: usize = 16;
 /// Letters of a word of the peer's that is shown.
 pub const WORDS_BYTES_MAX: usize = 200;
 
+/// Findings about its host that a server may tell: four times as many as today. Its answer is a control message, so 64 KiB at the most.
+pub const FINDINGS_MAX: usize = 64;
+
+/// Letters of each part of such a finding: twice the longest today.
+pub const FINDING_LETTERS_MAX: usize = 1000;
+
+/// A server that has not looked at its host after so long says so, before its client gives up ([`STEP_TIMEOUT`]): it takes some tens of
+/// milliseconds, unless a directory of its PATH does not answer.
+pub const CHECKUP_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// Echoes that a server sends a second: 10 us of a core each, so a hundredth of it; a client asks for a hundred.
 pub const ECHOES_PER_SECOND_MAX: u32 = 1000;
 

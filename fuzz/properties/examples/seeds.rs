@@ -332,6 +332,11 @@ fn probe() -> Seeds {
     let open =
         [number(1, 1), number(2, 1), number(3, 100), number(4, 1), number(7, 100), number(8, 9)].concat();
     let knock = |kind: u8| with(b"longhaul\0\0\0\0\0\0\0\0", &with(&[kind], &[kind; 39]));
+    let finding = |state, subject: &[u8]| {
+        let words =
+            [field(1, subject), number(2, state), field(3, b"what"), field(4, b"why"), field(5, b"todo")];
+        field(1, &[words.concat(), field(6, &[1, 4, 9])].concat())
+    };
     let path = vec![
         number(1, 1),
         field(2, &open),
@@ -352,6 +357,10 @@ fn probe() -> Seeds {
         field(6, &[field(1, b"data/runs"), number(2, 100)].concat()),
         field(5, &[number(1, 90), number(2, 9), number(3, 80), number(4, 7), number(5, 1)].concat()),
         field(5, &field(6, b"the file system is full")),
+        number(7, 1),
+        number(8, 1),
+        field(6, &[finding(1, b"TUN"), finding(3, b"F\nUSE"), finding(9, b"")].concat()),
+        number(7, 200),
     ];
     vec![("iperf3_messages", messages), ("udp_packets", packets), ("path_messages", path)]
 }

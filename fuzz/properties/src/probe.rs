@@ -26,7 +26,8 @@ pub fn udp_packets(data: &[u8]) {
 }
 
 /// What is said about tests of a path, and how flows prove themselves: what is understood means the same when it is written again,
-/// and of an answer no more is taken than the test has flows, or a host settings. What a server says of its disk is a figure, or short.
+/// and of an answer no more is taken than the test has flows, or a host settings. What a server says of its disk is a figure, or short;
+/// of its host it has so many findings at the most, each of them short.
 pub fn path_messages(data: &[u8]) {
     assert_stable(data, fuzzing::path_request);
     assert_stable(data, fuzzing::knock);
@@ -39,5 +40,9 @@ pub fn path_messages(data: &[u8]) {
         Some(Ok(rates)) => assert!(rates.into_iter().all(|rate| rate.is_finite() && rate > 0.0), "{rates:?}"),
         Some(Err(letters)) => assert!(letters <= longhaul_probe::limits::WORDS_BYTES_MAX),
         None => {}
+    }
+    if let Some((findings, letters)) = fuzzing::findings_answer(data) {
+        assert!(findings <= longhaul_probe::limits::FINDINGS_MAX);
+        assert!(letters <= longhaul_probe::limits::FINDING_LETTERS_MAX);
     }
 }

@@ -34,6 +34,9 @@ pub enum ProbeError {
     /// It does not know the request.
     #[error("the server is older, and does not know this; have the same version run there")]
     Older,
+    /// It is there, and says nothing.
+    #[error("the server has not answered within {0:?}; it may be busy: try again")]
+    Late(Duration),
     /// A disk was not measured, and why.
     #[error("{0}")]
     Disk(String),
@@ -294,7 +297,7 @@ pub(super) async fn ask(session: &Session, question: Ask) -> Result<Answer, Prob
         return Err(ProbeError::Older);
     }
     match Answer::from_bytes(answer) {
-        Some(Answer::Refused(why)) => Err(ProbeError::Refused(short(why))),
+        Some(Answer::Refused(why)) => Err(ProbeError::Refused(short(&why))),
         Some(answer) => Ok(answer),
         None => Err(ProbeError::Answer),
     }

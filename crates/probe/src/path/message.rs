@@ -15,15 +15,21 @@
 //!         <--------------------------------- Seen
 //!   Disk {directory, how long} ------------>        answered when its disk has been written and read
 //!         <--------------------------------- Disk
+//!   Checkup ------------------------------>        what the server's host lacks
+//!         <--------------------------------- Findings
+//!   Clock -------------------------------->        what time it is there
+//!         <--------------------------------- Clock
 //! ```
 //!
 //! Whatever cannot be had is answered by `Refused`, in words.
 
+mod checkup;
 mod disk;
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
 
+pub(crate) use self::checkup::Findings;
 pub(crate) use self::disk::{DiskAsk, DiskMessage};
 use super::knock::Token;
 use super::test::{FlowSeen, Host, Processor, Seen, TcpSeen, Way, What, Wish};
@@ -36,7 +42,7 @@ use crate::traffic::Options;
 /// A request of the client's.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Request {
-    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "Ask", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub(crate) ask: Option<Ask>,
 }
 
@@ -56,6 +62,10 @@ pub(crate) enum Ask {
     End(u32),
     #[prost(message, tag = "6")]
     Disk(DiskAsk),
+    #[prost(bool, tag = "7")]
+    Checkup(bool),
+    #[prost(bool, tag = "8")]
+    Clock(bool),
 }
 
 impl Ask {
@@ -71,7 +81,7 @@ impl Ask {
 /// A reply of the server's.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Reply {
-    #[prost(oneof = "Answer", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "Answer", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub(crate) answer: Option<Answer>,
 }
 
@@ -89,6 +99,11 @@ pub(crate) enum Answer {
     Seen(SeenMessage),
     #[prost(message, tag = "5")]
     Disk(DiskMessage),
+    #[prost(message, tag = "6")]
+    Findings(Findings),
+    /// Microseconds since 1970.
+    #[prost(uint64, tag = "7")]
+    Clock(u64),
 }
 
 impl Answer {
@@ -306,8 +321,13 @@ impl Open {
 }
 
 /// Words of the peer's, that are to be shown.
-pub(super) fn short(words: String) -> String {
-    words.chars().filter(|c| !c.is_control()).take(WORDS_BYTES_MAX).collect()
+pub(super) fn short(words: &str) -> String {
+    cut(words, WORDS_BYTES_MAX)
+}
+
+/// No more than so many letters, on one line.
+fn cut(words: &str, letters_max: usize) -> String {
+    words.chars().filter(|c| !c.is_control()).take(letters_max).collect()
 }
 
 impl Opened {
@@ -344,10 +364,10 @@ impl Facts {
     pub(crate) fn host(self) -> Host {
         let settings = self.settings.into_iter().take(PATH_SETTINGS_MAX);
         Host {
-            version: short(self.version),
+            version: short(&self.version),
             cores: self.cores,
             rate_max: (self.rate_max > 0).then_some(self.rate_max),
-            settings: settings.map(|one| (short(one.name), short(one.value))).collect(),
+            settings: settings.map(|one| (short(&one.name), short(&one.value))).collect(),
         }
     }
 }
@@ -420,7 +440,7 @@ impl SeenMessage {
             dropped_here: flow.dropped_here,
             tcp: flow.tcp.map(tcp),
         };
-        let over = short(self.over);
+        let over = short(&self.over);
         Some(Seen {
             seconds: self.seconds,
             flows: self.flows.into_iter().map(flow).collect(),
@@ -435,6 +455,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limits::FINDINGS_MAX;
 
     fn wish() -> Wish {
         Wish {
@@ -505,6 +526,7 @@ mod tests {
                 Some(Answer::Opened(opened)) => drop(opened.parts(1)),
                 Some(Answer::Seen(seen)) => drop(seen.seen(1)),
                 Some(Answer::Disk(disk)) => drop(disk.outcome()),
+                Some(Answer::Findings(findings)) => prop_assert!(findings.findings().len() <= FINDINGS_MAX),
                 _ => {}
             }
         }

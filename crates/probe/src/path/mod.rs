@@ -15,14 +15,19 @@
 //! | [`disks`] | the disks at both ends | |
 //! | [`udp_search`], [`tcp_theory`], [`verdict`] | which rate to offer next; what TCP can reach by the book; what the limit is | pure |
 //! | `slow_disk` | whether it is a disk | pure |
+//! | [`finding`], [`clocks`] | what a host lacks; how far two clocks are apart | pure |
+//! | `checkup` | the client: asks the server's host what it lacks, and what time it is | |
 //! | [`plan`] | what a whole measurement has | pure |
 //! | [`measure`] | a whole measurement | |
 //! | [`client`], [`echoes`] | the client: tests, round-trip times, path MTU | |
 
+mod checkup;
 pub mod client;
+pub mod clocks;
 pub mod disks;
 mod echo;
 pub mod echoes;
+pub mod finding;
 mod gather;
 mod half;
 pub(crate) mod knock;

@@ -17,12 +17,18 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
+use tokio::sync::oneshot;
 
+use super::checkup::now_us;
 use super::disks::{self, Directories};
-use super::message::{Answer, Ask, DiskAsk, DiskMessage, Facts, Open, Opened, SeenMessage};
+use super::finding::Finding;
+use super::message::{Answer, Ask, DiskAsk, DiskMessage, Facts, Findings, Open, Opened, SeenMessage};
 use super::running::{Running, Stage};
 use super::test::{Host, What, Wish};
-use crate::limits::{PATH_HELD_FOR, PATH_TESTS_MAX, STEP_TIMEOUT};
+use crate::limits::{CHECKUP_TIME_MAX, PATH_HELD_FOR, PATH_TESTS_MAX, STEP_TIMEOUT};
+
+/// Looks at the host that it runs on, and says what a client may know of it. It may take its time.
+pub type Checkup = fn() -> Vec<Finding>;
 
 /// What all sessions of a server share.
 #[derive(Debug)]
@@ -34,6 +40,9 @@ pub struct Service {
     holder: Mutex<Option<Holder>>,
     /// A thread is at a disk; one that does not answer keeps it longer than its session lasts.
     at_disk: AtomicBool,
+    checkup: Option<Checkup>,
+    /// Whose turn it is to have it done.
+    checking: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The session that this host is measured for.
@@ -48,12 +57,24 @@ impl Service {
     /// `rate_max` bounds the bits of payload a second of a test.
     #[must_use]
     pub fn new(version: &'static str, rate_max: Option<u64>) -> Arc<Self> {
+        Self::make(version, rate_max, None)
+    }
+
+    /// As [`new`](Self::new), of a server that tells what its host lacks.
+    #[must_use]
+    pub fn with_checkup(version: &'static str, rate_max: Option<u64>, checkup: Checkup) -> Arc<Self> {
+        Self::make(version, rate_max, Some(checkup))
+    }
+
+    fn make(version: &'static str, rate_max: Option<u64>, checkup: Option<Checkup>) -> Arc<Self> {
         Arc::new(Self {
             version,
             rate_max,
             next_session: AtomicU64::new(0),
             holder: Mutex::default(),
             at_disk: AtomicBool::new(false),
+            checkup,
+            checking: Arc::default(),
         })
     }
 
@@ -106,6 +127,25 @@ impl Service {
             return Err("a disk has not answered an earlier measurement yet; try again later".to_owned());
         }
         Ok(AtDisk(held))
+    }
+
+    /// Looks at this host on a thread of its own, one at a time: a device or a directory that does not answer takes no more than that one.
+    async fn check_up(&self, within: Duration) -> Result<Vec<Finding>, String> {
+        let checkup = self.checkup.ok_or("it does not look at its host for others")?;
+        let look = async {
+            let turn = Arc::clone(&self.checking).lock_owned().await;
+            let (done, findings) = oneshot::channel();
+            let job = move || {
+                let found = checkup();
+                drop(turn);
+                let _ = done.send(found); // the client has given up
+            };
+            let thread = std::thread::Builder::new().name("checkup".to_owned()).spawn(job);
+            thread.map_err(|error| format!("it cannot start a thread: {error}"))?;
+            findings.await.map_err(|_| "it failed when it looked at its host".to_owned())
+        };
+        let late = || format!("its host has not told within {within:?} what it has");
+        tokio::time::timeout(within, look).await.map_err(|_| late())?
     }
 }
 
@@ -181,6 +221,11 @@ impl Station {
                 Ok(seen(&test))
             }
             Ask::Disk(disk) => self.disk(&disk).await,
+            Ask::Checkup(_) => {
+                let findings = self.service.check_up(CHECKUP_TIME_MAX).await?;
+                Ok(Answer::Findings(Findings::of(findings)))
+            }
+            Ask::Clock(_) => Ok(Answer::Clock(now_us())),
         }
     }
 
@@ -321,6 +366,37 @@ mod tests {
         assert!(service.hold_disk(other.number).is_err_and(|why| why.contains("not answered")));
         drop(disk);
         assert!(service.hold_disk(other.number).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_host_is_looked_at_one_at_a_time() {
+        static ANSWERS: AtomicBool = AtomicBool::new(false);
+        let service = Service::with_checkup("1", None, || {
+            while !ANSWERS.load(SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            vec![Finding::fine("TUN", "opens", "links")]
+        });
+        let soon = Duration::from_millis(20);
+        let (one, other) = tokio::join!(service.check_up(soon), service.check_up(soon));
+        for answer in [one, other] {
+            assert!(answer.is_err_and(|why| why.contains("has not told within 20ms")));
+        }
+        ANSWERS.store(true, SeqCst);
+        let answer = service.station().carry_out(Ask::Checkup(true)).await;
+        let Ok(Answer::Findings(findings)) = answer else { panic!("{answer:?}") };
+        assert_eq!(findings.findings(), [Finding::fine("TUN", "opens", "links")]);
+    }
+
+    #[tokio::test]
+    async fn a_host_that_cannot_be_looked_at_is_said_so() {
+        let limit = Duration::from_secs(60);
+        let failed = Service::with_checkup("1", None, || panic!("as a test wants it"));
+        for _ in 0..2 {
+            assert!(failed.check_up(limit).await.is_err_and(|why| why.contains("failed")));
+        }
+        let none = Service::new("1", None).check_up(limit).await;
+        assert!(none.is_err_and(|why| why.contains("for others")));
     }
 
     #[test]

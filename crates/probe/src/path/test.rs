@@ -85,7 +85,8 @@ impl Host {
 }
 
 /// What a host tells of itself.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 9] = [
+    "net.core.rmem_default",
     "net.core.rmem_max",
     "net.core.wmem_max",
     "net.ipv4.tcp_rmem",

@@ -77,7 +77,7 @@ impl DiskMessage {
     /// What the disk did, or why it did not; `None` where it says what cannot be.
     pub(crate) fn outcome(self) -> Option<Result<Measured, String>> {
         if !self.failed.is_empty() {
-            return Some(Err(short(self.failed)));
+            return Some(Err(short(&self.failed)));
         }
         let moved = |bytes, ns| {
             let is_sane = (1..=DISK_BYTES_MAX).contains(&bytes) && (1..=DISK_NS_MAX).contains(&ns);
