@@ -160,7 +160,8 @@ impl Stage {
         server
     }
 
-    fn serve_arguments(&self) -> Vec<OsString> {
+    /// Of that server.
+    pub(crate) fn serve_arguments(&self) -> Vec<OsString> {
         let export = format!("data={}", self.path("far").display());
         let (keys, host_key) = (self.path("authorized_keys"), self.path("host_key"));
         let mut arguments: Vec<OsString> =

@@ -82,13 +82,17 @@ fn who_may_not_measure_is_told_why() {
     probe(&stage, "stranger", "-t 1").expect(2).says(&["does not know your key", "authorized_keys"]);
     let line = std::fs::read_to_string(stage.path("client.pub")).unwrap();
     std::fs::write(stage.path("authorized_keys"), format!("ro,no-probe {line}")).unwrap();
-    probe(&stage, "client", "-t 1").expect(2).says(&["may not measure the path (no-probe)"]);
+    probe(&stage, "client", "-t 1")
+        .expect(2)
+        .says(&["may not measure the path or look at the host (no-probe)"]);
     // Who may only read may measure.
     std::fs::write(stage.path("authorized_keys"), format!("ro {line}")).unwrap();
     probe(&stage, "client", "-t 1").expect(0);
     server.stop().expect(0);
     let _server = stage.serve_with(&["--no-probe"]);
-    probe(&stage, "client", "-t 1").expect(2).says(&["lets nobody measure the path (--no-probe)"]);
+    probe(&stage, "client", "-t 1")
+        .expect(2)
+        .says(&["lets nobody measure the path or look at the host (--no-probe)"]);
     probe(&stage, "client", "--bidir").expect(2).says(&["--bidir goes with --iperf3 only"]);
 }
 

@@ -77,6 +77,23 @@ fn a_host_that_ssh_reaches_needs_no_server() {
 }
 
 #[test]
+fn a_host_that_ssh_reaches_can_be_looked_at() {
+    require!(Need::Emulator, Need::Root, Need::Sshd);
+    let shell = Shell::new();
+    let mut command = shell.stage.on(Host::Near, LONGHAUL);
+    command.args(["doctor", "root@lab", "--json", "--remote-program", LONGHAUL]);
+    command.arg("--ssh").arg(format!("ssh -F {}", shell.path("ssh_config").display()));
+    let ended = shell.stage.run(&mut command);
+    let json: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(
+        (&json["far"]["host"], &json["far"]["works"]["cp"]),
+        (&"root@lab".into(), &true.into()),
+        "{json}"
+    );
+    assert!(json["path"]["figures"]["rtt_ms"].as_f64().unwrap() >= 19.9, "{json}");
+}
+
+#[test]
 fn a_host_without_the_program_says_what_is_missing() {
     require!(Need::Emulator, Need::Root, Need::Sshd);
     let shell = Shell::new();

@@ -49,12 +49,20 @@ pub(crate) struct Reach {
 }
 
 /// What commands with letters of their own take of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Keys {
-    pub(crate) identity: Option<PathBuf>,
-    pub(crate) known_hosts: Option<PathBuf>,
-    pub(crate) ssh: String,
-    pub(crate) remote_program: String,
+    /// Private key [default: ~/.config/longhaul/id_ed25519, else ~/.ssh/id_ed25519]
+    #[arg(long, value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// Servers' keys [default: ~/.config/longhaul/known_hosts]
+    #[arg(long, value_name = "FILE")]
+    known_hosts: Option<PathBuf>,
+    /// How to start ssh for USER@HOST
+    #[arg(long, value_name = "COMMAND", env = "LONGHAUL_SSH", default_value = "ssh")]
+    ssh: String,
+    /// The program at USER@HOST
+    #[arg(long, value_name = "PATH", default_value = "longhaul")]
+    remote_program: String,
 }
 
 impl Reach {

@@ -27,7 +27,7 @@ use crate::far::{Introduction, Invitation};
 use crate::service::{COPIES, FILES, PROBES};
 use crate::signals::until_told_to_stop;
 use crate::terminal::{Terminal, harmless};
-use crate::{config, units};
+use crate::{config, doctor, units};
 
 /// Serve directories to those whose keys are authorized
 ///
@@ -60,7 +60,7 @@ pub(crate) struct Serve {
     /// Most that is sent to one client, as `500Mbit` or `100MB/s`
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     rate: Option<u64>,
-    /// Let nobody measure the path to here, nor disks (`longhaul probe`)
+    /// Let nobody measure the path to here, nor disks (`longhaul probe`), nor look at this host (`longhaul doctor HOST`)
     #[arg(long)]
     no_probe: bool,
     /// Say more; twice: everything
@@ -118,7 +118,8 @@ impl Serve {
             exports: Arc::new(exports),
             files: Arc::clone(&shared),
             keys: std::sync::Mutex::new(keys),
-            probes: (!self.no_probe).then(|| probes::Service::new(VERSION, self.rate)),
+            probes: (!self.no_probe)
+                .then(|| probes::Service::with_checkup(VERSION, self.rate, doctor::for_clients)),
         };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
         terminal.say(&format!("serving {} on {} (TCP and UDP)", names.join(" "), server.address()));
@@ -151,7 +152,7 @@ impl Serve {
         let (over, mut is_over) = watch::channel(Once::Waiting);
         let listen = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), self.listen_port);
         let options = ServerOptions { listen, identity: identity.clone(), lanes: self.lane_settings() };
-        let probes = probes::Service::new(VERSION, self.rate);
+        let probes = probes::Service::with_checkup(VERSION, self.rate, doctor::for_clients);
         let door = OnceDoor { client, probes, files: files::Shared::new(None), over: over.clone() };
         let server = Server::bind(options, door).with_context(|| format!("cannot listen on {listen}"))?;
         let mut answer = serde_json::to_string(&invitation(server.address().port()))?;
@@ -275,10 +276,11 @@ impl Door for ExportsDoor {
         if service == PROBES {
             let refused = |why: &str| Refused::Because(why.to_owned());
             let probes = self.probes.as_ref();
-            let probes =
-                probes.ok_or_else(|| refused("its operator lets nobody measure the path (--no-probe)"))?;
+            let probes = probes.ok_or_else(|| {
+                refused("its operator lets nobody measure the path or look at the host (--no-probe)")
+            })?;
             if grant.no_probe {
-                return Err(refused("your key may not measure the path (no-probe)"));
+                return Err(refused("your key may not measure the path or look at the host (no-probe)"));
             }
             tracing::info!(%from, key = %key.fingerprint(), "session to measure the path");
             let (exports, files) = (Arc::clone(&self.exports), Arc::clone(&self.files));

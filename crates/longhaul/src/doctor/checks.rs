@@ -3,7 +3,7 @@
 use longhaul_transport::limits::LANES_MAX;
 
 use super::host::{Clock, Device, Host};
-use super::{Finding, Job, State};
+use super::{Finding, Job};
 use crate::units::{show_rate, show_size};
 
 /// All checks, in the order in which they are shown.
@@ -27,31 +27,6 @@ pub(crate) fn all(host: &Host) -> Vec<Finding> {
     .into_iter()
     .map(|check| check(host))
     .collect()
-}
-
-impl Finding {
-    fn fine(subject: &'static str, what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self {
-            subject,
-            state: State::Fine,
-            what: what.into(),
-            why: why.into(),
-            todo: None,
-            stops: Vec::new(),
-        }
-    }
-
-    fn slower(self, todo: impl Into<String>) -> Self {
-        Self { state: State::Slower, todo: Some(todo.into()), ..self }
-    }
-
-    fn unknown(self) -> Self {
-        Self { state: State::Unknown, ..self }
-    }
-
-    fn stops(self, jobs: &[Job], todo: impl Into<String>) -> Self {
-        Self { state: State::Missing, todo: Some(todo.into()), stops: jobs.to_vec(), ..self }
-    }
 }
 
 /// `6.1.0-18-amd64` as (6, 1).
@@ -156,20 +131,37 @@ fn is_wide(window_bytes: u64) -> bool {
     window_bytes.saturating_mul(LANES_MAX as u64) >= 10_000_000_000 / 8 * 3 / 10
 }
 
+/// What a lane's socket asks for (`wmem_max`) is doubled by the kernel (socket(7)); others take what TCP takes by itself.
+fn send_buffer(tcp_wmem_max: u64, wmem_max: Option<u64>) -> u64 {
+    tcp_wmem_max.max(wmem_max.unwrap_or(0).saturating_mul(2))
+}
+
+/// Payload of it, which is 0.7.
+pub(super) fn send_window(tcp_wmem_max: u64, wmem_max: Option<u64>) -> u64 {
+    send_buffer(tcp_wmem_max, wmem_max).saturating_mul(7) / 10
+}
+
+/// Seen on Linux 6.18 with full-sized segments: two thirds of the buffer become the window.
+pub(super) fn receive_window(tcp_rmem_max: u64) -> u64 {
+    tcp_rmem_max / 3 * 2
+}
+
+pub(super) const WIDER_SEND_BUFFER: &str = "sysctl -w net.ipv4.tcp_wmem='4096 16384 33554432'";
+pub(super) const WIDER_RECEIVE_BUFFER: &str = "sysctl -w net.ipv4.tcp_rmem='4096 131072 33554432'";
+
 fn tcp_send(host: &Host) -> Finding {
     let (Some(wmem_max), Some(autotuned)) = (host.wmem_max, host.tcp_wmem_max) else {
         return Finding::fine("TCP send buffer", "not known", "it bounds what one connection sends")
             .unknown();
     };
-    // As a lane's socket does it: what may be asked for is doubled by the kernel (socket(7)), and 0.7 of it is payload.
-    let buffer = autotuned.max(wmem_max.saturating_mul(2));
-    let window = buffer.saturating_mul(7) / 10;
+    let buffer = send_buffer(autotuned, Some(wmem_max));
+    let window = send_window(autotuned, Some(wmem_max));
     let what = format!("up to {} a connection, {} of it payload", show_size(buffer), show_size(window));
     let finding = Finding::fine("TCP send buffer", what, by_window(window));
     if is_wide(window) {
         return finding;
     }
-    finding.slower("sysctl -w net.ipv4.tcp_wmem='4096 16384 33554432'")
+    finding.slower(WIDER_SEND_BUFFER)
 }
 
 fn tcp_receive(host: &Host) -> Finding {
@@ -177,14 +169,13 @@ fn tcp_receive(host: &Host) -> Finding {
         return Finding::fine("TCP receive buffer", "not known", "it bounds what one connection receives")
             .unknown();
     };
-    // Seen on Linux 6.18 with full-sized segments: two thirds of the buffer become the window.
-    let window = most / 3 * 2;
+    let window = receive_window(most);
     let what = format!("up to {} a connection, {} of it window", show_size(most), show_size(window));
     let finding = Finding::fine("TCP receive buffer", what, by_window(window));
     if is_wide(window) {
         return finding;
     }
-    finding.slower("sysctl -w net.ipv4.tcp_rmem='4096 131072 33554432'")
+    finding.slower(WIDER_RECEIVE_BUFFER)
 }
 
 /// What one stream carries that halves its window at each loss: M. Mathis, J. Semke, J. Mahdavi, T. Ott, "The macroscopic
@@ -328,7 +319,7 @@ fn cpus(host: &Host) -> Finding {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::works;
+    use super::super::{State, works};
     use super::*;
 
     /// Nothing to complain about.

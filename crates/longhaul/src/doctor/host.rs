@@ -103,6 +103,14 @@ impl Host {
     }
 }
 
+impl Host {
+    /// What others may know of it: of the kernel no more than what it can, not which of its faults are mended.
+    pub(crate) fn for_others(self) -> Self {
+        let numbers: Vec<&str> = self.kernel.split(|c: char| !c.is_ascii_digit()).take(2).collect();
+        Self { kernel: numbers.join("."), ..self }
+    }
+}
+
 fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
@@ -183,6 +191,14 @@ mod tests {
         let host = Host::read();
         assert!(host.cpus > 0 && host.kernel.contains('.') && host.open_files_hard > 0, "{host:?}");
         assert_eq!(open("/no/such/device"), Device::Missing);
+    }
+
+    #[test]
+    fn others_learn_what_a_kernel_can_and_not_how_old_it_is() {
+        let kernel = |kernel: &str| Host { kernel: kernel.to_owned(), ..Host::default() }.for_others().kernel;
+        assert_eq!(kernel("6.1.0-18-amd64"), "6.1");
+        assert_eq!(kernel("6.18-rc3"), "6.18");
+        assert_eq!(kernel(""), "");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use super::Probe;
 use crate::cli::serve::{Credentials, KeysFile};
+use crate::doctor;
 use crate::service::PROBES;
 use crate::signals::until_told_to_stop;
 use crate::terminal::Terminal;
@@ -32,7 +33,7 @@ impl Probe {
         let options = ServerOptions { listen, identity, lanes: LaneSettings::default() };
         let over = Arc::new(Notify::new());
         let door = ProbeDoor {
-            service: Service::new(env!("CARGO_PKG_VERSION"), self.rate_max),
+            service: Service::with_checkup(env!("CARGO_PKG_VERSION"), self.rate_max, doctor::for_clients),
             keys: Mutex::new(keys),
             over: Arc::clone(&over),
         };
@@ -63,7 +64,9 @@ impl Door for ProbeDoor {
             keys.current().grant(&key).cloned().ok_or(Refused::UnknownKey)?
         };
         if grant.no_probe {
-            return Err(Refused::Because("your key may not measure the path (no-probe)".to_owned()));
+            return Err(Refused::Because(
+                "your key may not measure the path or look at the host (no-probe)".to_owned(),
+            ));
         }
         if service != PROBES {
             let why = "this server has no exports, it is there to be measured (`longhaul probe`)";

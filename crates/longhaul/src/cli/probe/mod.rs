@@ -15,6 +15,7 @@ use clap::Args;
 use longhaul_probe::limits;
 
 use super::print_out;
+use super::reach::Keys;
 use crate::units;
 
 /// What a path carries, and what limits it
@@ -153,18 +154,8 @@ pub(crate) struct Probe {
     /// Percent of what UDP sends that is too much when it does not arrive
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, conflicts_with = "iperf3", value_parser = percent)]
     loss_max: f64,
-    /// Private key [default: ~/.config/longhaul/id_ed25519, else ~/.ssh/id_ed25519]
-    #[arg(long, value_name = "FILE")]
-    identity: Option<PathBuf>,
-    /// Servers' keys [default: ~/.config/longhaul/known_hosts]
-    #[arg(long, value_name = "FILE")]
-    known_hosts: Option<PathBuf>,
-    /// How to start ssh for USER@HOST
-    #[arg(long, value_name = "COMMAND", env = "LONGHAUL_SSH", default_value = "ssh")]
-    ssh: String,
-    /// The program at USER@HOST
-    #[arg(long, value_name = "PATH", default_value = "longhaul")]
-    remote_program: String,
+    #[command(flatten)]
+    keys: Keys,
     /// Server: who may come in [default: as `longhaul serve`]
     #[arg(long, value_name = "FILE", requires = "listen")]
     authorized_keys: Option<PathBuf>,

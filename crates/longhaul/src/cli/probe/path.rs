@@ -20,7 +20,7 @@ use longhaul_report::path::Path;
 use longhaul_report::{Environment, Program};
 
 use super::{Probe, TIME_DEFAULT, UDP_RATE_DEFAULT, print_out};
-use crate::cli::reach::{Keys, Reach};
+use crate::cli::reach::Reach;
 use crate::place::Place;
 use crate::service::PROBES;
 use crate::terminal::{Terminal, harmless};
@@ -44,12 +44,7 @@ impl Probe {
                 "disks are measured with all of the path: leave out -t, -u and their like, or the directories"
             );
         }
-        let reach = Reach::with(Keys {
-            identity: self.identity.clone(),
-            known_hosts: self.known_hosts.clone(),
-            ssh: self.ssh.clone(),
-            remote_program: self.remote_program.clone(),
-        });
+        let reach = Reach::with(self.keys.clone());
         let far = reach.reach(&place).await?;
         // Nothing is asked of a client.
         let handler = Service::new(VERSION, None).station();
