@@ -98,7 +98,7 @@ fn a_far_host_and_the_path_to_it_are_looked_at() {
     let groups = ["This host\n", "\nfar\n", "\nBetween this host and far\n"];
     let places: Vec<_> = groups.iter().map(|group| text.find(group)).collect();
     assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{text}");
-    for words in ["round-trip time: 1", "QUIC: UDP gets through", "one stream of another program carries"] {
+    for words in ["round-trip time: 1", "QUIC: UDP gets through", "one stream of others"] {
         assert!(text.contains(words), "{words}: {text}");
     }
 }
@@ -159,4 +159,7 @@ fn who_may_not_look_at_a_host_is_told_why_and_what_else_helps() {
     doctor(&stage, "client", "").expect(2).says(&["cannot reach far"]);
     let mut command = stage.on(Host::Near, LONGHAUL);
     stage.run(command.args(["doctor", "far:/data"])).expect(2).says(&["leave out the directory"]);
+    let mut command = stage.on(Host::Near, LONGHAUL);
+    let keys = command.args(["doctor", "--identity"]).arg(stage.path("client"));
+    stage.run(keys).expect(2).says(&["go with a HOST"]);
 }

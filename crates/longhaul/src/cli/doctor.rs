@@ -35,7 +35,7 @@ use crate::terminal::{Terminal, harmless};
   longhaul doctor --all
   longhaul doctor far.example.org                 both ends, and what matters between them
   longhaul doctor alice@far.example.org           the same; started there over ssh
-  longhaul doctor far.example.org --json | jq '.far.findings[], .path.findings[] | select(.state != \"fine\")'
+  longhaul doctor far.example.org --json | jq .path.figures
 
 Exit codes: 0 every job works, at each host that was looked at; 1 something is missing without which one does not; 2 HOST could not be looked at.")]
 pub(crate) struct Doctor {
@@ -64,14 +64,18 @@ impl Doctor {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let findings = checks::all(&Host::read());
         let Some(name) = &self.host else {
+            if self.keys.is_given() {
+                bail!("--identity and --known-hosts go with a HOST");
+            }
             print_out(&if self.json { pretty(&host_json(&findings)) } else { self.host_text(&findings) })?;
             return Ok(ExitCode::from(u8::from(!all_work(&findings))));
         };
+        let place = host_alone(name)?;
         if !self.json {
             // Where the far host cannot be reached this one may be why.
             print_out(&format!("This host\n{}", self.host_text(&findings)))?;
         }
-        let far = self.look_at(name);
+        let far = self.look_at(name, &place);
         if self.json {
             let far = far.as_ref().map_err(|error| format!("{error:#}"));
             print_out(&pretty(&both_json(&findings, name, far)))?;
@@ -84,17 +88,10 @@ impl Doctor {
         Ok(ExitCode::from(u8::from(!(all_work(&findings) && all_work(&found)))))
     }
 
-    fn look_at(&self, name: &str) -> anyhow::Result<Far> {
-        let place = match Place::host_alone(name, None) {
-            Ok(place) => place,
-            Err(error) if name.contains('/') => {
-                bail!("{error}; a host alone is looked at: leave out the directory")
-            }
-            Err(error) => bail!(error),
-        };
+    fn look_at(&self, name: &str, place: &Place) -> anyhow::Result<Far> {
         Terminal::new().log(0);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(self.connect_and_look(name, &place)).with_context(|| {
+        runtime.block_on(self.connect_and_look(name, place)).with_context(|| {
             format!(
                 "{name} cannot be looked at from here (`longhaul doctor` that is run there looks at it alone)"
             )
@@ -154,6 +151,13 @@ impl Doctor {
         let path = as_text(&path::all(&far.path), self.all);
         harmless(&format!("\n{name}\n{found}\nBetween this host and {name}\n{path}"))
     }
+}
+
+fn host_alone(name: &str) -> anyhow::Result<Place> {
+    Place::host_alone(name, None).map_err(|error| {
+        let hint = "; a host alone is looked at: leave out the directory";
+        anyhow::anyhow!("{error}{}", if name.contains('/') { hint } else { "" })
+    })
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -65,6 +65,13 @@ pub(crate) struct Keys {
     remote_program: String,
 }
 
+impl Keys {
+    /// Whether anything was said of keys.
+    pub(crate) fn is_given(&self) -> bool {
+        self.identity.is_some() || self.known_hosts.is_some()
+    }
+}
+
 impl Reach {
     /// For sessions in which no bytes of files travel.
     pub(crate) fn with(keys: Keys) -> Self {

@@ -192,18 +192,18 @@ fn tcp(path: &Path, way: Way) -> Finding {
     let rtt = path.rtt_s();
     let lanes = |bps| windows.lanes(bps, rtt);
     let what = format!(
-        "one stream of another program carries {} at the most; longhaul needs at least {} for 1 Gbit/s and {} for 10 (it has {LANES_MAX} \
-         at the most)",
+        "one stream of others {} at the most; longhaul takes {} or more for 1 Gbit/s, {} for 10",
         show_rate(rate(windows.stream, rtt)),
         counted(lanes(1e9)),
         lanes(1e10),
     );
     let why = format!(
-        "a window of {} / {}, and {} for a lane of longhaul's, whose end asks for more; one stream of 1 Gbit/s would take {}",
+        "a window of {} / {}: one stream of 1 Gbit/s would take {}. A connection of longhaul's has {}, and a session {LANES_MAX} of them at \
+         the most",
         show_size(windows.stream),
         ms(rtt),
-        show_size(windows.lane),
         show_size((1e9 / 8.0 * rtt) as u64),
+        show_size(windows.lane),
     );
     let finding = Finding::fine(subject, what, why);
     if lanes(1e10) <= LANES_MAX as u64 {
@@ -325,8 +325,8 @@ mod tests {
         // 0.7 of 4 MiB in 300 ms; 1 and 10 Gbit/s are 37.5 and 375 MB in the same time.
         for way in ["to", "from"] {
             let tcp = of(&format!("TCP {way} there"));
-            assert!(tcp.what.contains("carries 78.29 Mbit/s at the most"), "{}", tcp.what);
-            assert!(tcp.what.contains("at least 13 connections for 1 Gbit/s and 128 for 10"), "{}", tcp.what);
+            assert!(tcp.what.contains("one stream of others 78.29 Mbit/s at the most"), "{}", tcp.what);
+            assert!(tcp.what.contains("13 connections or more for 1 Gbit/s, 128 for 10"), "{}", tcp.what);
             assert!(tcp.why.contains("35.76 MiB"), "{}", tcp.why);
         }
         assert!(of("UDP receive buffers").why.contains("1.70 ms at 1 Gbit/s, 0.17 ms at 10"));
