@@ -13,10 +13,14 @@ fn probe(stage: &Stage, key: &str, words: &str) -> Ended {
 }
 
 fn probe_at(stage: &Stage, far: &str, key: &str, words: &str) -> Ended {
+    stage.run(&mut command_at(stage, far, key, words))
+}
+
+fn command_at(stage: &Stage, far: &str, key: &str, words: &str) -> Command {
     let mut command: Command = stage.on(Host::Near, LONGHAUL);
     command.args(["probe", far, "--identity"]).arg(stage.path(key));
     command.arg("--known-hosts").arg(stage.path("known_hosts")).args(words.split_whitespace());
-    stage.run(&mut command)
+    command
 }
 
 /// All that was printed.
@@ -29,7 +33,7 @@ fn a_path_is_measured_and_judged() {
     require!(Need::Emulator);
     let stage = Stage::alone("--rtt 20ms --rate 20Mbit");
     let _server = stage.serve();
-    let ended = probe(&stage, "client", "--quick --json").expect(0);
+    let ended = probe(&stage, "client", "--quick --pacing 50 --json").expect(0);
     assert!(
         ended.err.contains("round-trip time") && ended.err.contains("UDP from the server"),
         "{}",
@@ -46,6 +50,8 @@ fn a_path_is_measured_and_judged() {
         assert!((1.0..25.0).contains(&tcp), "{way}: {tcp}");
         assert!(record.verdicts.iter().any(|verdict| verdict.way == way && !verdict.evidence.is_empty()));
         assert!(record.loaded.iter().any(|loaded| loaded.way == way), "{record:#?}");
+        let paced = record.paced.iter().find(|paced| paced.tcp.way == way).unwrap();
+        assert!((0.3..1.1).contains(&(paced.tcp.mbps / paced.rate_mbps)), "{way}: {paced:?}");
     }
     let kept = Kept::read(ended.out.as_bytes()).unwrap();
     assert!(kept.markdown("p").contains("UDP to the server") && !kept.series().is_empty());
@@ -56,12 +62,16 @@ fn single_tests_have_the_letters_of_iperf3() {
     require!(Need::Emulator);
     let stage = Stage::shared("--rtt 20ms --rate 50Mbit");
     let _server = stage.serve();
-    for words in ["-t 1", "-t 1 -R -P 3", "-t 1 -w 64K -C reno"] {
+    for words in
+        ["-t 1", "-t 1 -R -P 3", "-t 1 -w 64K -C reno", "-t 1 -Z --fq-rate 4M", "-t 1 -Z --fq-rate 4M -R"]
+    {
         let record = probe(&stage, "client", &format!("{words} --json")).expect(0);
         let record = json(&record);
         assert!(record["server"]["bytes"].as_u64().unwrap() > 10_000, "{words}: {record}");
         assert!(record["here"]["bytes"].as_u64().unwrap() > 10_000, "{words}: {record}");
         assert_eq!(record["reverse"].as_bool(), Some(words.contains("-R")), "{words}");
+        let rate = record["bits_per_second"].as_f64().unwrap();
+        assert!(rate < 8e6 || !words.contains("--fq-rate"), "{words}: {rate}");
     }
     for words in ["-u -b 4M -t 1", "-u -b 2M -t 1 -R -P 2 -l 200"] {
         let record = probe(&stage, "client", &format!("{words} --json")).expect(0);
@@ -197,5 +207,22 @@ fn a_host_without_exports_can_be_measured() {
     let mut copy = stage.cp(&[]);
     copy.arg(stage.path("near/f")).arg("longhaul://far/data/f");
     stage.run(&mut copy).expect(2).says(&["it is there to be measured"]);
+    server.stop().expect(0);
+}
+
+#[test]
+fn several_clients_load_a_host_that_is_told_so() {
+    require!(Need::Emulator);
+    let stage = Stage::shared("--rtt 10ms --rate 20Mbit");
+    let mut command = stage.on(Host::Far, LONGHAUL);
+    command.args(["probe", "--listen", "--clients", "2", "--authorized-keys"]);
+    command.arg(stage.path("authorized_keys")).arg("--host-key").arg(stage.path("host_key"));
+    let mut server = stage.start(&mut command);
+    server.wait_to_say("host key");
+    let both = [(); 2].map(|()| stage.start(&mut command_at(&stage, "far", "client", "-t 3 --json")));
+    for client in both {
+        let record = json(&client.wait().expect(0));
+        assert!(record["server"]["bytes"].as_u64().unwrap() > 100_000, "{record}");
+    }
     server.stop().expect(0);
 }

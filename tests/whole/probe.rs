@@ -62,12 +62,14 @@ fn record(ended: &Ended) -> serde_json::Value {
 }
 
 /// The tests that both clients make, and what of them arrives: at least so many bytes in `sum_received`.
-const TESTS: [(&str, u64); 8] = [
+const TESTS: [(&str, u64); 10] = [
     ("-t 1", 1 << 20),
     ("-t 1 -R", 1 << 20),
     ("-t 1 --bidir", 1 << 20),
     ("-t 2 -O 1 -P 4 -i 0.5", 1 << 20),
     ("-n 10M -w 64K -M 1000 -C reno -l 8K", 10 << 20),
+    ("-t 1 -Z --fq-rate 40M", 2_000_000),
+    ("-t 1 -Z --fq-rate 40M -R", 2_000_000),
     ("-t 1 -u -b 8M -l 1000", 500_000),
     ("-t 1 -u -b 8M -l 64 -R", 500_000),
     ("-t 1 -u -b 4M --bidir -P 2 -l 9000", 250_000),
@@ -94,6 +96,11 @@ fn check(words: &str, record: &serde_json::Value, least: u64) {
         assert!(packets > 0 && end["sum"]["lost_packets"].as_u64().unwrap() <= packets, "{words}: {end}");
     } else {
         assert!(end["sum_sent"]["retransmits"].is_u64(), "{words}: {end}");
+    }
+    if words.contains("--fq-rate") {
+        // The kernel's pacing begins after a first burst.
+        let rate = end["sum_received"]["bits_per_second"].as_f64().unwrap();
+        assert!(rate < 60e6, "{words}: {rate}");
     }
     if words.contains("-C") {
         assert_eq!(end["sender_tcp_congestion"], "reno", "{words}");

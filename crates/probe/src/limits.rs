@@ -95,8 +95,9 @@ pub const STRANGERS_PER_SOURCE_MAX: usize = 16;
 /// Intervals that are kept for a record: a day of seconds.
 pub const INTERVALS_MAX: usize = 100_000;
 
-/// Longest test of `longhaul probe` against a server: ten minutes, so that nobody loads a path for a day unawares.
-pub const PATH_TEST_TIME_MAX: Duration = Duration::from_secs(600);
+/// Longest test of `longhaul probe` against a server: twice the half hour in which a path has shown what it does, so that nobody
+/// loads one for a day unawares.
+pub const PATH_TEST_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// A server ends a test that its client has not asked about for so long: several times the interval at which clients ask
 /// ([`LOOK_AT_TESTS_EVERY`]), and three lost packets on the control channel.
@@ -110,6 +111,10 @@ pub const PATH_TEST_OVERTIME: Duration = Duration::from_secs(5);
 
 /// Tests of one session at a time: load both ways and the echoes beside it. With [`STREAMS_MAX`] each has 128 threads at most.
 pub const PATH_TESTS_MAX: usize = 3;
+
+/// Clients that a server may be told to be measured for at a time. With all tests of [`PATH_TESTS_MAX`] both ways, and [`STREAMS_MAX`] streams, they
+/// have 8192 threads, and 4 GiB for the receivers.
+pub const PATH_CLIENTS_MAX: usize = 32;
 
 /// A server that has been measured for one session is that session's for so long after its last test: another's load would
 /// spoil the next.

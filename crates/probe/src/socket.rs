@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use longhaul_transport::socket::set_int;
+use longhaul_transport::socket::{set_int, set_pacing_rate};
 use rustix::event::{PollFd, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -29,6 +29,10 @@ pub struct Options {
     pub mss: Option<u32>,
     /// TCP sends what there is at once.
     pub no_delay: bool,
+    /// TCP spaces its packets so that they have so many bits a second, of each stream.
+    pub pacing: Option<u64>,
+    /// TCP sends from pages that the kernel takes as they are.
+    pub zero_copy: bool,
 }
 
 /// An option that the kernel refused.
@@ -66,6 +70,13 @@ impl Options {
         if let Some(mss) = self.mss {
             set_int(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, mss.cast_signed()).map_err(|source| {
                 Refused { what: format!("segments of {mss} bytes (-M)"), next: "try 88 to 32767", source }
+            })?;
+        }
+        if let Some(rate) = self.pacing {
+            set_pacing_rate(socket, rate.div_ceil(8)).map_err(|source| Refused {
+                what: format!("pacing at {rate} bit/s (--fq-rate)"),
+                next: "leave it out",
+                source,
             })?;
         }
         if let Some(name) = &self.congestion {

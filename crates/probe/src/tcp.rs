@@ -1,14 +1,16 @@
 //! TCP from memory to memory: what the thread of a flow does.
 //!
-//! Copies of each byte by the processor: one at each end, between memory that stays in the cache and the socket; and one
-//! system call for each write or read, of [`write_bytes`] unless told otherwise. iperf3 3.12 has 128 KiB, and waits with
+//! Copies of each byte by the processor: one at each end, between memory that stays in the cache and the socket (none where pages are
+//! sent, or what arrives is dropped in the kernel); and one system call for each write or read, of [`write_bytes`] unless told otherwise. iperf3 3.12 has 128 KiB, and waits with
 //! select(2) before each.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use rustix::fs::MemfdFlags;
 use rustix::net::{RecvFlags, SocketType};
 
 use crate::counts::Counters;
@@ -66,13 +68,55 @@ pub fn write_bytes(rate: Option<u64>) -> usize {
     rate.map_or(WRITE_BYTES_MAX, |rate| of_time(rate).clamp(WRITE_BYTES_LEAST, WRITE_BYTES_MAX))
 }
 
+/// What is sent again and again.
+#[derive(Debug)]
+pub(crate) enum Block {
+    /// Copied into the kernel with each write.
+    Memory(Vec<u8>),
+    /// Pages that the kernel takes as they are (sendfile(2)), and how many bytes.
+    Pages(File, usize),
+}
+
+impl Block {
+    /// Of these bytes.
+    ///
+    /// # Errors
+    /// As `memfd_create(2)` and `write(2)`.
+    pub(crate) fn new(bytes: Vec<u8>, zero_copy: bool) -> io::Result<Self> {
+        if !zero_copy {
+            return Ok(Self::Memory(bytes));
+        }
+        let mut pages = File::from(rustix::fs::memfd_create("block", MemfdFlags::CLOEXEC)?);
+        pages.write_all(&bytes)?;
+        Ok(Self::Pages(pages, bytes.len()))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Memory(bytes) => bytes.len(),
+            Self::Pages(_, length) => *length,
+        }
+    }
+
+    /// Sends what is between the two places, or some of it.
+    fn send(&self, mut stream: &TcpStream, from: usize, to: usize) -> io::Result<usize> {
+        match self {
+            Self::Memory(bytes) => stream.write(&bytes[from..to]),
+            Self::Pages(pages, _) => {
+                let mut offset = from as u64;
+                Ok(rustix::fs::sendfile(stream, pages, Some(&mut offset), to - from)?)
+            }
+        }
+    }
+}
+
 /// Writes until `stop`, or until the budget is used up.
 ///
 /// # Errors
 /// As `send(2)`.
 pub(crate) fn send(
-    mut stream: &TcpStream,
-    block: &[u8],
+    stream: &TcpStream,
+    block: &Block,
     rate: Option<u64>,
     budget: Option<&Budget>,
     counters: &Counters,
@@ -91,12 +135,13 @@ pub(crate) fn send(
         if let Some(pace) = &mut pace {
             pace.sent(length as u64);
         }
-        let mut left = &block[..length];
-        while !left.is_empty() && !stop.load(Relaxed) {
-            match stream.write(left) {
+        let mut done = 0;
+        while done < length && !stop.load(Relaxed) {
+            match block.send(stream, done, length) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => {
                     counters.moved(sent as u64, 0);
-                    left = &left[sent..];
+                    done += sent;
                 }
                 Err(error) if is_pause(&error) => {}
                 Err(error) => return Err(error),

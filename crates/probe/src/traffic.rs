@@ -72,6 +72,8 @@ pub struct Plan {
     pub bytes: Option<u64>,
     /// TCP: the kernel drops what is received (MSG_TRUNC).
     pub skip_receive_copy: bool,
+    /// TCP: what is sent is pages that the kernel takes as they are (sendfile(2)).
+    pub zero_copy: bool,
     /// UDP: the packets' numbers are of 64 bits.
     pub wide_numbers: bool,
 }
@@ -204,7 +206,7 @@ impl Traffic {
         let mut block = vec![0; plan.length];
         // Not zeros, which something on the way might compress. Where there is no randomness, zeros will do.
         let _ = rustix::rand::getrandom(&mut block[..], rustix::rand::GetRandomFlags::empty());
-        let block: Arc<[u8]> = block.into();
+        let block = Arc::new(tcp::Block::new(block, plan.zero_copy)?);
         let budget = plan.bytes.map(|bytes| Arc::new(Budget::new(bytes)));
         let mut traffic = Self {
             flows: Vec::with_capacity(flows.len()),
@@ -406,7 +408,7 @@ struct Work {
     socket: Arc<Socket>,
     role: Role,
     plan: Plan,
-    block: Arc<[u8]>,
+    block: Arc<tcp::Block>,
     budget: Option<Arc<Budget>>,
     counters: Arc<Counters>,
     stop: Arc<AtomicBool>,
@@ -461,6 +463,7 @@ mod tests {
             receive_rate_max: None,
             bytes,
             skip_receive_copy: false,
+            zero_copy: false,
             wide_numbers: true,
         }
     }
@@ -475,13 +478,13 @@ mod tests {
 
     #[test]
     fn bytes_are_moved_and_counted_at_both_ends() {
-        for skip_receive_copy in [false, true] {
+        for (skip_receive_copy, zero_copy) in [(false, false), (true, false), (false, true)] {
             let (mut sends, mut receives) = (Vec::new(), Vec::new());
             for (near, far) in [pair(), pair()] {
                 sends.push((Socket::Tcp(near), Role::Sends));
                 receives.push((Socket::Tcp(far), Role::Receives));
             }
-            let plan = Plan { skip_receive_copy, ..plan(Some(5_000_001)) };
+            let plan = Plan { skip_receive_copy, zero_copy, ..plan(Some(5_000_001)) };
             let mut far = Traffic::start(receives, &plan, false).unwrap();
             let mut near = Traffic::start(sends, &plan, false).unwrap();
             wait_until(|| near.all_ended(Role::Sends) && far.bytes(Role::Receives) == 5_000_001);

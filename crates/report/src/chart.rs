@@ -75,6 +75,8 @@ pub enum Over {
     WindowBytes,
     /// Connections at a time, the same.
     Streams,
+    /// Percent of something, linear from the least.
+    Percent,
     /// Seconds.
     Time,
 }
@@ -404,6 +406,7 @@ impl Lines {
             Over::FrameBytes => "bytes of a frame",
             Over::WindowBytes => "window of a stream",
             Over::Streams => "streams",
+            Over::Percent => "percent of the capacity",
             Over::Time => "seconds",
         };
         body += &text(RIGHT, bottom + 31.0, "q", "end", SMALL, below);
@@ -447,6 +450,10 @@ impl Lines {
         let high = places.iter().copied().fold(0.0, f64::max);
         match self.over {
             Over::Time => Scale { from: 0.0, to: high.max(0.1), is_log: false },
+            Over::Percent if !places.is_empty() => {
+                let room = ((high - low) * 0.03).max(1.0);
+                Scale { from: low - room, to: high + room, is_log: false }
+            }
             _ if places.is_empty() => Scale { from: 1.0, to: 2.0, is_log: true },
             _ => {
                 let (low, high) = (low.max(1.0), high.max(1.0));
@@ -456,8 +463,10 @@ impl Lines {
     }
 
     fn ticks_across(&self, across: &Scale) -> Vec<(f64, String)> {
-        if self.over == Over::Time {
-            return steps(across.to, 6.0).1.into_iter().map(|tick| (tick, tick_label(tick))).collect();
+        if !across.is_log {
+            let ticks = steps(across.to, 6.0).1.into_iter();
+            let shown = ticks.filter(|tick| (across.from..=across.to).contains(tick));
+            return shown.map(|tick| (tick, tick_label(tick))).collect();
         }
         // Powers of two, few enough that their labels stand apart.
         let powers: Vec<u32> =
@@ -739,7 +748,7 @@ pub(crate) mod tests {
                 Chart::Bars(Bars { rows: vec![row], limit: Some((limit, String::new())), ..Bars::default() }),
                 Chart::Shares(Shares { rows: vec![share], ..Shares::default() }),
             ];
-            for over in [Over::CallBytes, Over::Time] {
+            for over in [Over::CallBytes, Over::Percent, Over::Time] {
                 let deviations = values.iter().map(|value| (value.0, value.1, limit)).collect();
                 let line = Line {
                     look: Look::Marked(1), points: points.clone(), runs: points.clone(), deviations, ..Line::default()

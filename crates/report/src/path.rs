@@ -4,12 +4,14 @@
 //! what is between them). Rates of TCP are of payload, and those of disks of what is in the files.
 
 mod disks;
+mod paced;
 
 use std::fmt::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
 pub use self::disks::{Disk, Side};
+pub use self::paced::Paced;
 use crate::record::{Environment, ReadError};
 use crate::table::{machine, markdown, significant};
 
@@ -66,6 +68,9 @@ pub struct Path {
     pub udp: Vec<Udp>,
     /// TCP by window and streams.
     pub tcp: Vec<Tcp>,
+    /// TCP with its streams paced, all together at several rates.
+    #[serde(default)]
+    pub paced: Vec<Paced>,
     /// Disks at both ends, of directories that were named.
     #[serde(default)]
     pub disks: Vec<Disk>,
@@ -302,6 +307,7 @@ impl Path {
             mtu: Vec::new(),
             udp: Vec::new(),
             tcp: Vec::new(),
+            paced: Vec::new(),
             disks: Vec::new(),
             verdicts: Vec::new(),
             left_out: Vec::new(),
@@ -374,6 +380,7 @@ impl Path {
             ));
             lines.extend(verdict.advice.iter().cloned());
         }
+        lines.extend(Way::BOTH.into_iter().filter_map(|way| self.paced_in_words(way)));
         lines
     }
 
@@ -416,6 +423,7 @@ impl Path {
                 tables.push((caption, head, rows));
             }
         }
+        tables.extend(Way::BOTH.into_iter().filter_map(|way| self.paced_table(way)));
         tables.extend(self.disks_table());
         tables
     }

@@ -181,7 +181,7 @@ pub(crate) fn set_congestion_control(socket: &impl AsFd, bbr: bool) {
 ///
 /// # Errors
 /// As `setsockopt(2)`.
-pub(crate) fn set_pacing_rate(socket: &impl AsFd, bytes_per_s: u64) -> io::Result<()> {
+pub fn set_pacing_rate(socket: &impl AsFd, bytes_per_s: u64) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, SO_MAX_PACING_RATE, bytes_per_s)
 }
 

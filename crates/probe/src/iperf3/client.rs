@@ -389,6 +389,8 @@ pub(super) fn options(parameters: &Parameters) -> Options {
         congestion: parameters.congestion.clone(),
         mss: (parameters.mss > 0).then_some(parameters.mss),
         no_delay: parameters.no_delay,
+        pacing: (parameters.pacing > 0).then_some(parameters.pacing),
+        zero_copy: parameters.zero_copy,
     }
 }
 
@@ -400,6 +402,7 @@ pub(super) fn plan(parameters: &Parameters) -> Plan {
         receive_rate_max: None,
         bytes: None,
         skip_receive_copy: false,
+        zero_copy: parameters.zero_copy,
         wide_numbers: parameters.wide_numbers,
     }
 }

@@ -132,6 +132,10 @@ pub struct Parameters {
     pub no_delay: bool,
     /// TCP's congestion control.
     pub congestion: Option<String>,
+    /// Bits a second of each stream, which its sender's kernel spaces packets for; 0: none.
+    pub pacing: u64,
+    /// TCP: what is sent is not copied into the kernel.
+    pub zero_copy: bool,
     /// UDP: numbers of 64 bits.
     pub wide_numbers: bool,
 }
@@ -152,6 +156,8 @@ impl Default for Parameters {
             mss: 0,
             no_delay: false,
             congestion: None,
+            pacing: 0,
+            zero_copy: false,
             wide_numbers: false,
         }
     }
@@ -189,6 +195,12 @@ impl Parameters {
         }
         if let Some(name) = &self.congestion {
             add("congestion", name.as_str().into());
+        }
+        if self.pacing > 0 {
+            add("fqrate", self.pacing.into());
+        }
+        if self.zero_copy {
+            add("zerocopy", 1.into());
         }
         if self.wide_numbers {
             add("udp_counters_64bit", 1.into());
@@ -258,6 +270,8 @@ impl Parameters {
             mss: number("MSS", 0, 65_535)? as u32,
             no_delay: flag("nodelay"),
             congestion,
+            pacing: number("fqrate", 0, u64::MAX)?,
+            zero_copy: flag("zerocopy"),
             wide_numbers: flag("udp_counters_64bit"),
         })
     }
@@ -417,12 +431,12 @@ mod tests {
     fn parameters() -> impl Strategy<Value = Parameters> {
         let direction = prop::sample::select(vec![Direction::Forward, Direction::Reverse, Direction::Both]);
         let numbers = (0u64..=86_400, 0u64..=600, any::<u64>(), any::<u64>(), 1u32..=128, 16usize..=65_507);
-        let options = (any::<u64>(), 0u64..=512 << 20, 0u32..=65_535, any::<bool>(), any::<bool>());
+        let options = (any::<u64>(), 0u64..=512 << 20, 0u32..=65_535, any::<[bool; 3]>(), any::<u64>());
         let congestion = prop::option::of("[a-z_]{1,15}");
         (any::<bool>(), direction, numbers, options, congestion).prop_map(
             |(tcp, direction, numbers, options, congestion)| {
                 let (seconds, omit, bytes, blocks, parallel, length) = numbers;
-                let (bandwidth, window, mss, no_delay, wide_numbers) = options;
+                let (bandwidth, window, mss, [no_delay, zero_copy, wide_numbers], pacing) = options;
                 Parameters {
                     protocol: if tcp { Protocol::Tcp } else { Protocol::Udp },
                     direction,
@@ -437,6 +451,8 @@ mod tests {
                     mss,
                     no_delay,
                     congestion,
+                    pacing,
+                    zero_copy,
                     wide_numbers,
                 }
             },

@@ -200,6 +200,7 @@ impl Prober {
             receive_rate_max: None,
             bytes: None,
             skip_receive_copy: false,
+            zero_copy: wish.options.zero_copy,
             wide_numbers: true,
         };
         // Who receives must be there before the first byte.

@@ -1,22 +1,22 @@
 //! A whole measurement: which tests, in which order, and the record that they make.
 
+mod tcp;
+
 use std::time::Duration;
 
 use longhaul_report::Environment;
 use longhaul_report::path::{
-    self as record, Bound, ETHERNET_BYTES, HostFacts, Loaded, Mtu, Packets, Path, Rtt, Side, Tcp, Udp,
+    self as record, Bound, ETHERNET_BYTES, HostFacts, Mtu, Packets, Path, Rtt, Side, Udp,
 };
 
 use super::client::{Both, ProbeError, Prober};
 use super::disks;
 use super::echoes::{Echoes, Pings, header_bytes};
 use super::plan::Plan;
-use super::tcp_theory::{mathis_rate, window_rate};
-use super::test::{FlowSeen, Host, Seen, Way, What, Wish};
+use super::test::{Host, Seen, Way, What, Wish};
 use super::udp_search::{Burst, Found, Search, Step};
 use super::verdict::verdicts;
 use crate::limits::{BURSTS_PER_SEARCH_MAX, DATAGRAM_BYTES_MIN, PROBE_RECEIVE_BUFFER};
-use crate::tcp::write_bytes;
 use crate::traffic::Options;
 
 impl From<Way> for record::Way {
@@ -114,6 +114,9 @@ impl Measurement<'_> {
             }
         }
         self.path.udp.sort_by_key(|udp| (udp.way, udp.frame_bytes));
+        for way in Way::BOTH {
+            self.paced(way).await?;
+        }
         // Nothing is on the network meanwhile. The server's first: it is another client's when it has been left alone for a while.
         let Plan { disk_there, disk_here, .. } = self.plan;
         for (side, directory) in [(Side::Server, disk_there), (Side::Here, disk_here)] {
@@ -153,50 +156,6 @@ impl Measurement<'_> {
     fn idle_rtt_s(&self) -> f64 {
         let measured = self.path.rtt.filter(|rtt| rtt.back > 0).map(|rtt| rtt.median_ms / 1e3);
         measured.unwrap_or_else(|| self.prober.rtt().as_secs_f64())
-    }
-
-    async fn tcp(
-        &mut self,
-        way: Way,
-        window: Option<u64>,
-        streams: u32,
-        echoes: Option<&Echoes>,
-    ) -> Result<(), ProbeError> {
-        let words =
-            window.map_or_else(|| "the kernels' window".to_owned(), |bytes| format!("{} KiB", bytes >> 10));
-        let what = format!("TCP {}: {words}, streams: {streams}", record::Way::from(way));
-        self.begin(&what);
-        // A start-up takes some ten round trips, and is no more than a third of the test.
-        let rtt_s = self.idle_rtt_s();
-        let time = self.plan.tcp_time + Duration::from_secs_f64((20.0 * rtt_s).min(10.0));
-        let start = Duration::from_secs_f64((10.0 * rtt_s).min(5.0)) + self.plan.tcp_time / 4;
-        let wish = Wish {
-            what: What::Tcp,
-            way,
-            milliseconds: time.as_millis() as u32,
-            streams,
-            length: write_bytes(None),
-            rate: None,
-            options: Options { window, congestion: self.plan.congestion.clone(), ..Options::default() },
-        };
-        let fills = window.is_none() && self.plan.streams.iter().all(|most| *most <= streams);
-        let ping = async {
-            let echoes = echoes.filter(|_| fills)?;
-            tokio::time::sleep(start).await;
-            echoes.ping(PING_LOADED_EVERY, time - start).await.ok()
-        };
-        let mut nothing = |_: &Both| {};
-        let (load, pings) = tokio::join!(self.prober.load(&wish, start, &mut nothing), ping);
-        let (first, last) = match load {
-            Ok(both) => both,
-            Err(error) => return self.leave_out(&what, error),
-        };
-        let row = tcp_row(&wish, rtt_s, &self.path.hosts, &first, &last);
-        if let Some(pings) = pings {
-            self.path.loaded.push(Loaded { way: way.into(), mbps: row.mbps, rtt: rtt(&pings) });
-        }
-        self.path.tcp.push(row);
-        Ok(())
     }
 
     async fn udp(&mut self, way: Way, frame: u32, start_mbps: &mut f64) -> Result<(), ProbeError> {
@@ -361,59 +320,10 @@ fn packets(both: &Both, way: Way, size: Size) -> Packets {
     }
 }
 
-fn tcp_row(wish: &Wish, rtt_s: f64, hosts: &[HostFacts; 2], first: &Both, last: &Both) -> Tcp {
-    let way = wish.way;
-    let (before, after) = (first.receiver(way), last.receiver(way));
-    let seconds = (after.seconds - before.seconds).max(1e-9);
-    let mbps = after.bytes().saturating_sub(before.bytes()) as f64 * 8e-6 / seconds;
-    let grown =
-        |of: fn(&FlowSeen) -> u64| last.sender(way).sum(of).saturating_sub(first.sender(way).sum(of)) as f64;
-    let tcp = |flow: &FlowSeen| flow.tcp.unwrap_or_default();
-    let (again, segments) = (
-        grown(|flow| flow.tcp.unwrap_or_default().retransmits),
-        grown(|flow| flow.tcp.unwrap_or_default().segments),
-    );
-    let loss = again / segments.max(1.0);
-    let busy = grown(|flow| flow.tcp.unwrap_or_default().busy_us).max(1.0);
-    let flows = &last.sender(way).flows;
-    let rtt_ms =
-        flows.iter().map(|flow| tcp(flow).rtt_mean_us as f64 / 1e3).sum::<f64>() / flows.len().max(1) as f64;
-    let mss = flows.first().map_or(1448.0, |flow| tcp(flow).mss as f64);
-    // What a user may not have the kernels cut in silence.
-    let [here, there] = hosts;
-    let (sender, receiver) = if way == Way::ToServer { (here, there) } else { (there, here) };
-    let window =
-        wish.window_bytes(sender.number("net.core.wmem_max", 0), receiver.number("net.core.rmem_max", 0));
-    let (last_sender, last_receiver) = (&last.sender(way).processor, &after.processor);
-    Tcp {
-        way: way.into(),
-        window_bytes: wish.options.window,
-        streams: wish.streams,
-        mbps,
-        window_mbps: window.map(|bytes| window_rate(bytes as f64, rtt_s, wish.streams) / 1e6),
-        mathis_mbps: mathis_rate(mss, rtt_s, loss, wish.streams).map(|rate| rate / 1e6),
-        retransmitted_percent: loss * 100.0,
-        rtt_ms,
-        rwnd_limited_percent: grown(|flow| flow.tcp.unwrap_or_default().rwnd_limited_us) * 100.0 / busy,
-        sndbuf_limited_percent: grown(|flow| flow.tcp.unwrap_or_default().sndbuf_limited_us) * 100.0 / busy,
-        cpu: [last_sender.thread, last_receiver.thread],
-        interrupts: [last_sender.interrupts, last_receiver.interrupts],
-        hosts: [last_sender.host, last_receiver.host],
-    }
-}
-
-impl Wish {
-    /// The window that the kernels make of what was asked for.
-    fn window_bytes(&self, wmem_max: Option<u64>, rmem_max: Option<u64>) -> Option<u64> {
-        let asked = self.options.window?;
-        Some([wmem_max, rmem_max].into_iter().flatten().fold(asked, u64::min))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::test::TcpSeen;
+    use crate::path::test::FlowSeen;
 
     fn seen(seconds: f64, flow: FlowSeen) -> Seen {
         Seen { seconds, flows: vec![flow], ..Seen::default() }
@@ -438,31 +348,5 @@ mod tests {
         assert!((packets.sent_mbps - 123.04).abs() < 0.01, "{packets:?}");
         // 900 of 1000 reached the host.
         assert!((packets.arrived_mbps - 110.6).abs() < 0.2, "{packets:?}");
-    }
-
-    #[test]
-    fn rates_of_tcp_are_those_after_the_start() {
-        let tcp =
-            |retransmits, segments| Some(TcpSeen { retransmits, segments, mss: 1448, ..TcpSeen::default() });
-        let at = |seconds, bytes, again, segments| Both {
-            near: seen(seconds, FlowSeen { bytes, tcp: tcp(again, segments), ..FlowSeen::default() }),
-            far: seen(seconds, FlowSeen { bytes, ..FlowSeen::default() }),
-        };
-        let options = Options { window: Some(16 << 20), ..Options::default() };
-        let wish = Wish {
-            what: What::Tcp,
-            way: Way::ToServer,
-            milliseconds: 3000,
-            streams: 1,
-            length: 1,
-            rate: None,
-            options,
-        };
-        let settings = vec![("net.core.wmem_max".to_owned(), "1000000".to_owned())];
-        let hosts = [HostFacts { settings, ..HostFacts::default() }, HostFacts::default()];
-        let row = tcp_row(&wish, 0.1, &hosts, &at(1.0, 1_000_000, 5, 1000), &at(3.0, 26_000_000, 6, 2000));
-        assert!((row.mbps - 100.0).abs() < 1e-9 && (row.retransmitted_percent - 0.1).abs() < 1e-9, "{row:?}");
-        // A million bytes is all that the kernel gives.
-        assert!((row.window_mbps.unwrap() - 80.0).abs() < 1e-9, "{row:?}");
     }
 }

@@ -141,6 +141,11 @@ pub(crate) struct Open {
     rate: u64,
     #[prost(uint32, tag = "9")]
     mss: u32,
+    /// Bits a second of each stream, which its sender's kernel spaces packets for.
+    #[prost(uint64, tag = "10")]
+    pacing: u64,
+    #[prost(bool, tag = "11")]
+    zero_copy: bool,
 }
 
 /// Where the flows of a test are waited for.
@@ -267,6 +272,8 @@ impl Open {
             length: wish.length as u32,
             rate: wish.rate.unwrap_or(0),
             mss: wish.options.mss.unwrap_or(0),
+            pacing: wish.options.pacing.unwrap_or(0),
+            zero_copy: wish.options.zero_copy,
         }
     }
 
@@ -307,6 +314,8 @@ impl Open {
             congestion: (!self.congestion.is_empty()).then_some(self.congestion),
             mss: (self.mss > 0).then_some(self.mss),
             no_delay: false,
+            pacing: (self.pacing > 0).then_some(self.pacing),
+            zero_copy: self.zero_copy,
         };
         Ok(Wish {
             what,
@@ -465,7 +474,13 @@ mod tests {
             streams: 2,
             length: 1472,
             rate: Some(1_000_000),
-            options: Options { window: Some(1 << 20), mss: Some(1000), ..Options::default() },
+            options: Options {
+                window: Some(1 << 20),
+                mss: Some(1000),
+                pacing: Some(500_000),
+                zero_copy: true,
+                ..Options::default()
+            },
         }
     }
 

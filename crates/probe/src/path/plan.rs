@@ -22,6 +22,8 @@ pub struct Plan {
     pub tcp_time: Duration,
     /// Of TCP.
     pub congestion: Option<String>,
+    /// Rates at which streams of TCP are paced, all together, in percent of what the path carries.
+    pub pacing: Vec<f64>,
     /// How long a disk is written, and read.
     pub disk_time: Duration,
     /// A directory of this host whose disk is measured, as the user has named it.
@@ -32,6 +34,9 @@ pub struct Plan {
 
 /// RFC 2544, 9.1, and the usual jumbo frame.
 const FRAMES: [u32; 8] = [64, 128, 256, 512, 1024, 1280, 1518, 9018];
+
+/// From where nothing should be lost to where a queue fills, close together around the capacity.
+const PACING: [f64; 6] = [50.0, 80.0, 90.0, 95.0, 100.0, 110.0];
 
 impl Plan {
     /// The least that a verdict needs. Each burst takes some round trips more.
@@ -46,6 +51,7 @@ impl Plan {
             streams: vec![1, 8],
             tcp_time: Duration::from_millis(1500),
             congestion: None,
+            pacing: Vec::new(),
             disk_time: Duration::from_millis(1500),
             disk_here: None,
             disk_there: None,
@@ -66,7 +72,7 @@ impl Plan {
         }
     }
 
-    /// All frame sizes, windows and streams, with bursts of three seconds.
+    /// All frame sizes, windows and streams, and pacing, with bursts of three seconds.
     #[must_use]
     pub fn full() -> Self {
         Self {
@@ -75,6 +81,7 @@ impl Plan {
             windows: vec![Some(256 << 10), Some(1 << 20), Some(4 << 20), Some(16 << 20), None],
             streams: vec![1, 4, 8],
             tcp_time: Duration::from_secs(5),
+            pacing: PACING.to_vec(),
             disk_time: Duration::from_secs(5),
             ..Self::usual()
         }
@@ -83,6 +90,6 @@ impl Plan {
     /// How many are told of.
     pub(super) fn steps(&self) -> usize {
         let disks = usize::from(self.disk_here.is_some()) + usize::from(self.disk_there.is_some());
-        2 + 2 * (self.frames.len() + self.windows.len() * self.streams.len()) + disks
+        2 + 2 * (self.frames.len() + self.windows.len() * self.streams.len() + self.pacing.len()) + disks
     }
 }

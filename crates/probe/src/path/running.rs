@@ -171,6 +171,7 @@ impl Running {
             receive_rate_max: rate.filter(|_| what == What::Tcp && way == Way::ToServer),
             bytes: None,
             skip_receive_copy: false,
+            zero_copy: self.wish.options.zero_copy,
             wide_numbers: true,
         }
     }

@@ -1,7 +1,7 @@
 //! The service at the server: one [`Station`] for each session, and one [`Service`] for all.
 //!
 //! What a client can bring about is bounded: tests of bounded time, streams and memory, no more than the rate that the operator
-//! allows, and of one session at a time; a disk alone, one at a time, where the session may write files anyway. UDP is sent to an
+//! allows, and of one session at a time, or of as many as the operator wants to load the host together; a disk alone, one at a time, where the session may write files anyway. UDP is sent to an
 //! address only after that address has sent a fresh cookie back ([`knock`](super::knock)). A test ends with its session, and when
 //! nobody asks about it.
 
@@ -25,7 +25,7 @@ use super::finding::Finding;
 use super::message::{Answer, Ask, DiskAsk, DiskMessage, Facts, Findings, Open, Opened, SeenMessage};
 use super::running::{Running, Stage};
 use super::test::{Host, What, Wish};
-use crate::limits::{CHECKUP_TIME_MAX, PATH_HELD_FOR, PATH_TESTS_MAX, STEP_TIMEOUT};
+use crate::limits::{CHECKUP_TIME_MAX, PATH_CLIENTS_MAX, PATH_HELD_FOR, PATH_TESTS_MAX, STEP_TIMEOUT};
 
 /// Looks at the host that it runs on, and says what a client may know of it. It may take its time.
 pub type Checkup = fn() -> Vec<Finding>;
@@ -37,7 +37,9 @@ pub struct Service {
     /// Bits of payload a second that a test may have in one direction.
     rate_max: Option<u64>,
     next_session: AtomicU64,
-    holder: Mutex<Option<Holder>>,
+    /// Sessions that may have tests at a time.
+    clients: usize,
+    holders: Mutex<Vec<Holder>>,
     /// A thread is at a disk; one that does not answer keeps it longer than its session lasts.
     at_disk: AtomicBool,
     checkup: Option<Checkup>,
@@ -45,7 +47,7 @@ pub struct Service {
     checking: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The session that this host is measured for.
+/// A session that this host is measured for.
 #[derive(Debug)]
 struct Holder {
     session: u64,
@@ -57,21 +59,40 @@ impl Service {
     /// `rate_max` bounds the bits of payload a second of a test.
     #[must_use]
     pub fn new(version: &'static str, rate_max: Option<u64>) -> Arc<Self> {
-        Self::make(version, rate_max, None)
+        Self::make(version, rate_max, None, 1)
     }
 
     /// As [`new`](Self::new), of a server that tells what its host lacks.
     #[must_use]
     pub fn with_checkup(version: &'static str, rate_max: Option<u64>, checkup: Checkup) -> Arc<Self> {
-        Self::make(version, rate_max, Some(checkup))
+        Self::make(version, rate_max, Some(checkup), 1)
     }
 
-    fn make(version: &'static str, rate_max: Option<u64>, checkup: Option<Checkup>) -> Arc<Self> {
+    /// As [`with_checkup`](Self::with_checkup), of a server that so many clients may load at a time; of `rate_max` each has its share.
+    #[must_use]
+    pub fn for_clients(
+        version: &'static str,
+        rate_max: Option<u64>,
+        checkup: Checkup,
+        clients: usize,
+    ) -> Arc<Self> {
+        let clients = clients.clamp(1, PATH_CLIENTS_MAX);
+        let share = rate_max.map(|rate| (rate / clients as u64).max(1));
+        Self::make(version, share, Some(checkup), clients)
+    }
+
+    fn make(
+        version: &'static str,
+        rate_max: Option<u64>,
+        checkup: Option<Checkup>,
+        clients: usize,
+    ) -> Arc<Self> {
         Arc::new(Self {
             version,
             rate_max,
             next_session: AtomicU64::new(0),
-            holder: Mutex::default(),
+            clients,
+            holders: Mutex::default(),
             at_disk: AtomicBool::new(false),
             checkup,
             checking: Arc::default(),
@@ -96,26 +117,27 @@ impl Service {
         Arc::new(Station { service: Arc::clone(self), number, directories, tests: Mutex::default(), over })
     }
 
-    fn holder(&self) -> MutexGuard<'_, Option<Holder>> {
-        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    fn holders(&self) -> MutexGuard<'_, Vec<Holder>> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One more test of a session, which takes so many places.
     fn hold(self: &Arc<Self>, session: u64, places: usize) -> Result<Held, String> {
-        let mut holder = self.holder();
-        match &mut *holder {
-            Some(other)
-                if other.session != session && (other.tests > 0 || other.last.elapsed() < PATH_HELD_FOR) =>
-            {
-                return Err("it is busy with the tests of another client; try again later".to_owned());
+        let mut holders = self.holders();
+        holders.retain(|holder| {
+            holder.session == session || holder.tests > 0 || holder.last.elapsed() < PATH_HELD_FOR
+        });
+        let is_full = holders.len() >= self.clients;
+        match holders.iter_mut().find(|holder| holder.session == session) {
+            Some(own) if own.tests + places > PATH_TESTS_MAX => {
+                return Err("other tests of yours are under way; end one first".to_owned());
             }
-            Some(own) if own.session == session => {
-                if own.tests + places > PATH_TESTS_MAX {
-                    return Err("other tests of yours are under way; end one first".to_owned());
-                }
-                own.tests += places;
+            Some(own) => own.tests += places,
+            None if is_full => {
+                let whose = if self.clients == 1 { "another client" } else { "other clients" };
+                return Err(format!("it is busy with the tests of {whose}; try again later"));
             }
-            _ => *holder = Some(Holder { session, tests: places, last: Instant::now() }),
+            None => holders.push(Holder { session, tests: places, last: Instant::now() }),
         }
         Ok(Held { service: Arc::clone(self), session, places })
     }
@@ -167,7 +189,8 @@ impl Drop for AtDisk {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(holder) = self.service.holder().as_mut().filter(|holder| holder.session == self.session) {
+        if let Some(holder) = self.service.holders().iter_mut().find(|holder| holder.session == self.session)
+        {
             holder.tests = holder.tests.saturating_sub(self.places);
             holder.last = Instant::now();
         }
@@ -309,10 +332,7 @@ impl Handler for Station {
         std::mem::take(&mut tests.open).values().for_each(|test| test.end());
         drop(tests);
         // No other test of this session follows: the next client need not wait.
-        let mut holder = self.service.holder();
-        if holder.as_ref().is_some_and(|holder| holder.session == self.number) {
-            *holder = None;
-        }
+        self.service.holders().retain(|holder| holder.session != self.number);
     }
 }
 
@@ -348,6 +368,22 @@ mod tests {
         assert!(service.hold(one.number, 1).is_ok());
         one.ended(&SessionEnd::Closed);
         assert!(service.hold(other.number, 1).is_ok());
+    }
+
+    fn nothing() -> Vec<Finding> {
+        Vec::new()
+    }
+
+    #[test]
+    fn as_many_clients_as_the_operator_wants_share_the_rate() {
+        let service = Service::for_clients("1", Some(1000), nothing, 2);
+        let [one, two, three] = [0; 3].map(|_| service.station());
+        let held = [&one, &two].map(|station| service.hold(station.number, 1).map_err(|_| ()).unwrap());
+        assert!(service.hold(three.number, 1).is_err_and(|why| why.contains("other clients")));
+        assert_eq!(service.rate_max, Some(500));
+        drop(held);
+        two.ended(&SessionEnd::Closed);
+        assert!(service.hold(three.number, 1).is_ok() && service.hold(one.number, 1).is_ok());
     }
 
     #[test]

@@ -14,9 +14,23 @@ pub fn mathis_rate(mss_bytes: f64, rtt_s: f64, loss: f64, streams: u32) -> Optio
     (loss > 0.0 && rate.is_finite()).then_some(rate)
 }
 
+/// What is left for TCP's payload of a rate of the wire, in packets of the path's MTU (1500 where it is not known): headers of IPv4 and
+/// TCP with times are 52 bytes, Ethernet's 38.
+#[must_use]
+pub fn payload_rate(wire: f64, mtu_bytes: Option<u32>) -> f64 {
+    let mtu = f64::from(mtu_bytes.unwrap_or(1500).clamp(576, 9000));
+    wire * (mtu - 52.0) / (mtu + 38.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn payload_is_what_headers_leave() {
+        assert!((payload_rate(1538.0, None) - 1448.0).abs() < 1e-9);
+        assert!((payload_rate(9038.0, Some(9000)) - 8948.0).abs() < 1e-9);
+    }
 
     #[test]
     fn rates_are_those_of_the_books() {

@@ -10,7 +10,7 @@
 use longhaul_report::path::{Bound, Limit, Limited, Loaded, Packets, Path, Tcp, Udp, Way};
 
 use super::slow_disk::{SlowDisk, slow_disk};
-use super::tcp_theory::window_rate;
+use super::tcp_theory::{payload_rate, window_rate};
 
 /// A thread that is busy for so much of the time, in percent, is the limit.
 const BUSY: f64 = 90.0;
@@ -115,10 +115,8 @@ impl<'a> Facts<'a> {
             .min_by_key(|tcp| tcp.streams)
             .or_else(|| rows().max_by_key(|tcp| (tcp.window_bytes, std::cmp::Reverse(tcp.streams))))?;
         let udp = path.udp.iter().filter(|udp| udp.way == way).max_by_key(|udp| udp.frame_bytes.min(1518));
-        let mtu = path.mtu.iter().find(|mtu| mtu.way == way).and_then(|mtu| mtu.bytes).unwrap_or(1500);
-        let mtu = f64::from(mtu.clamp(576, 9000));
-        // Headers of IPv4 and TCP with times, 52 bytes; Ethernet's 38.
-        let capacity = path.capacity(way).map(|wire| (wire * (mtu - 52.0) / (mtu + 38.0)).max(best.mbps));
+        let mtu = path.mtu.iter().find(|mtu| mtu.way == way).and_then(|mtu| mtu.bytes);
+        let capacity = path.capacity(way).map(|wire| payload_rate(wire, mtu).max(best.mbps));
         let rtt_ms = path.rtt.filter(|rtt| rtt.back > 0).map_or(one.rtt_ms, |rtt| rtt.median_ms);
         let loaded: Option<&Loaded> =
             path.loaded.iter().find(|loaded| loaded.way == way && loaded.rtt.back > 0);

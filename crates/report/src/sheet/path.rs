@@ -3,7 +3,7 @@
 use super::{Cell, Part, Sheet, Table, facts};
 use crate::chart::{Chart, Line, Lines, Look, Over};
 use crate::palette::colours;
-use crate::path::{Path, Way};
+use crate::path::{Paced, Path, Tcp, Way};
 use crate::series::{Better, Series, Value};
 
 pub(crate) fn series(path: &Path) -> Vec<Series> {
@@ -41,6 +41,13 @@ pub(crate) fn series(path: &Path) -> Vec<Series> {
         let tool = format!("TCP {}, {}, streams: {}", tcp.way, tcp.window_in_words(), tcp.streams);
         all.push(one(tool, "Mbit/s", None, Better::More, tcp.mbps));
     }
+    for paced in &path.paced {
+        let tool = format!(
+            "TCP {}, streams: {}, paced at {:.0} % of the capacity",
+            paced.tcp.way, paced.tcp.streams, paced.percent
+        );
+        all.push(one(tool, "Mbit/s", None, Better::More, paced.tcp.mbps));
+    }
     for disk in &path.disks {
         let tool = format!("disk of {} ({})", disk.side, disk.directory);
         all.push(one(tool.clone(), "Mbit/s written", None, Better::More, disk.write_mbps));
@@ -73,7 +80,11 @@ fn part(path: &Path, way: Way) -> Option<Part> {
              TCP: payload after the start-up; beside it window / RTT (RFC 6349) and Mathis's formula."
                 .to_owned(),
         ],
-        charts: [udp_rates(path, way), udp_loss(path, way), tcp_rates(path, way)].into_iter().flatten().collect(),
+        charts: [udp_rates(path, way), udp_loss(path, way), tcp_rates(path, way)]
+            .into_iter()
+            .chain(paced(path, way))
+            .flatten()
+            .collect(),
         tables,
         doubts: Vec::new(),
         notes: path.left_out.iter().map(|what| format!("Not measured: {what}.")).collect(),
@@ -155,6 +166,33 @@ fn tcp_rates(path: &Path, way: Way) -> Option<Chart> {
         all.push(Line { name, look: Look::Published, points: theory, ..Line::default() });
     }
     lines(format!("TCP {way}, by window"), "Mbit/s", Over::WindowBytes, all)
+}
+
+/// What arrives, and what is sent again, by the rate at which the senders are paced.
+fn paced(path: &Path, way: Way) -> [Option<Chart>; 2] {
+    let over = |of: fn(&Paced) -> f64| path.paced_of(way).map(|paced| (paced.percent, of(paced))).collect();
+    let line = |name: &str, look, points| Line { name: name.to_owned(), look, points, ..Line::default() };
+    let level = |of: fn(&Tcp) -> f64| {
+        let all = || path.paced_of(way).map(|paced| paced.percent);
+        let ends = [all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max)];
+        path.unpaced(way).map_or_else(Vec::new, |tcp| ends.map(|end| (end, of(tcp))).to_vec())
+    };
+    let rates = vec![
+        line("measured", Look::Marked(0), over(|paced| paced.tcp.mbps)),
+        line("paced at", Look::Published, over(|paced| paced.rate_mbps)),
+        line("not paced", Look::Plain(1), level(|tcp| tcp.mbps)),
+    ];
+    let again = vec![
+        line("paced", Look::Marked(0), over(|paced| paced.tcp.retransmitted_percent)),
+        line("not paced", Look::Plain(1), level(|tcp| tcp.retransmitted_percent)),
+    ];
+    if path.paced_of(way).next().is_none() {
+        return [None, None];
+    }
+    [
+        lines(format!("TCP {way}, paced"), "Mbit/s", Over::Percent, rates),
+        lines(format!("Segments of TCP {way} sent again, paced"), "%", Over::Percent, again),
+    ]
 }
 
 #[cfg(test)]

@@ -107,6 +107,8 @@ impl Probe {
             mss: self.set_mss.unwrap_or(0),
             no_delay: self.no_delay,
             congestion: self.congestion.clone(),
+            pacing: self.fq_rate.unwrap_or(0),
+            zero_copy: self.zerocopy,
             // Numbers of 32 bits are used up within minutes at the rates that are to be measured.
             wide_numbers: self.udp,
         })
@@ -232,9 +234,10 @@ mod tests {
         let found = parameters("-u -b 10m -l 8k -P 4 -R -t 3 -w 1M").unwrap();
         assert_eq!((found.bandwidth, found.length, found.window), (10_000_000, 8192, 1 << 20));
         assert_eq!((found.parallel, found.seconds, found.direction), (4, 3, Direction::Reverse));
-        let found = parameters("-n 1g -C cubic -M 1000 --bidir").unwrap();
+        let found = parameters("-n 1g -C cubic -M 1000 --bidir --fq-rate 50m -Z").unwrap();
         assert_eq!((found.bytes, found.seconds, found.mss, found.bandwidth), (1 << 30, 0, 1000, 0));
         assert_eq!((found.congestion.as_deref(), found.direction), (Some("cubic"), Direction::Both));
+        assert_eq!((found.pacing, found.zero_copy), (50_000_000, true));
         assert_eq!(parameters("-u").unwrap().bandwidth, UDP_RATE_DEFAULT);
         assert_eq!(parameters("-u -b 0").unwrap().bandwidth, 0);
     }

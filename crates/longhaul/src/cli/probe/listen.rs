@@ -33,7 +33,12 @@ impl Probe {
         let options = ServerOptions { listen, identity, lanes: LaneSettings::default() };
         let over = Arc::new(Notify::new());
         let door = ProbeDoor {
-            service: Service::with_checkup(env!("CARGO_PKG_VERSION"), self.rate_max, doctor::for_clients),
+            service: Service::for_clients(
+                env!("CARGO_PKG_VERSION"),
+                self.rate_max,
+                doctor::for_clients,
+                self.clients.unwrap_or(1) as usize,
+            ),
             keys: Mutex::new(keys),
             over: Arc::clone(&over),
         };

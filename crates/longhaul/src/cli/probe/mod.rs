@@ -109,9 +109,15 @@ pub(crate) struct Probe {
     /// TCP's largest segment
     #[arg(short = 'M', long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(88..=32_767))]
     set_mss: Option<u32>,
+    /// TCP: bits a second that the sender's kernel spaces each stream's packets for (SO_MAX_PACING_RATE), as in 500M
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    fq_rate: Option<u64>,
     /// TCP sends what there is at once
     #[arg(short = 'N', long)]
     no_delay: bool,
+    /// TCP: send pages that the kernel takes as they are, as sendfile(2) does, instead of copying them in; at both ends
+    #[arg(short = 'Z', long)]
+    zerocopy: bool,
     /// Only IPv4
     #[arg(short = '4', long, conflicts_with = "ipv6")]
     ipv4: bool,
@@ -124,6 +130,10 @@ pub(crate) struct Probe {
     /// Server: bits a second that a test may have in one direction [default: no bound]
     #[arg(long, value_name = "RATE", value_parser = rate, requires = "listen")]
     rate_max: Option<u64>,
+    /// Server: clients that may load it at a time; of --rate-max each has its share [default: 1, since each would spoil the others' figures]
+    #[arg(long, value_name = "N", requires = "listen", conflicts_with = "iperf3",
+          value_parser = clap::value_parser!(u32).range(1..=limits::PATH_CLIENTS_MAX as i64))]
+    clients: Option<u32>,
     /// Server: end after one test
     #[arg(short = '1', long, requires = "listen")]
     one_off: bool,
@@ -134,7 +144,7 @@ pub(crate) struct Probe {
     /// The least that a verdict needs: a fraction of a minute on a short path, about one over 200 ms
     #[arg(long, conflicts_with_all = ["iperf3", "listen"])]
     quick: bool,
-    /// All of RFC 2544's frame sizes, five windows, bursts of three seconds: several minutes
+    /// All of RFC 2544's frame sizes, five windows, six rates of pacing, bursts of three seconds: several minutes
     #[arg(long, conflicts_with_all = ["iperf3", "listen", "quick"])]
     full: bool,
     /// Ethernet frames of UDP, in bytes with the check sum, as in 64,1518,9018
@@ -148,6 +158,9 @@ pub(crate) struct Probe {
     #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "iperf3",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::STREAMS_MAX)))]
     streams: Vec<u32>,
+    /// TCP's streams paced at these rates, in percent of what the path carries [default: none; --full 50,80,90,95,100,110]
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', conflicts_with = "iperf3", value_parser = share)]
+    pacing: Vec<f64>,
     /// How long a burst of UDP takes, as in 3s [default: 1s; --quick 0.7s; --full 3s]
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "iperf3")]
     burst: Option<Duration>,
@@ -177,6 +190,11 @@ fn large_letters(text: &str) -> String {
 fn percent(text: &str) -> Result<f64, String> {
     let value: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("`{text}` is no number"))?;
     if (0.1..=90.0).contains(&value) { Ok(value) } else { Err("0.1 to 90 percent can be had".to_owned()) }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let value: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("`{text}` is no number"))?;
+    if (1.0..=400.0).contains(&value) { Ok(value) } else { Err("1 to 400 percent can be had".to_owned()) }
 }
 
 fn size(text: &str) -> Result<u64, String> {

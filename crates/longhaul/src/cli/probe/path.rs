@@ -65,6 +65,8 @@ impl Probe {
             || self.window.is_some()
             || self.length.is_some()
             || self.set_mss.is_some()
+            || self.fq_rate.is_some()
+            || self.zerocopy
     }
 
     async fn measure_path(
@@ -121,6 +123,9 @@ impl Probe {
         if !self.streams.is_empty() {
             plan.streams.clone_from(&self.streams);
         }
+        if !self.pacing.is_empty() {
+            plan.pacing.clone_from(&self.pacing);
+        }
         plan
     }
 
@@ -152,6 +157,8 @@ impl Probe {
                 congestion: self.congestion.clone(),
                 mss: self.set_mss,
                 no_delay: false,
+                pacing: self.fq_rate,
+                zero_copy: self.zerocopy,
             },
         })
     }
