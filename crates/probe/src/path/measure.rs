@@ -185,8 +185,7 @@ impl Measurement<'_> {
             tokio::time::sleep(start).await;
             echoes.ping(PING_LOADED_EVERY, time - start).await.ok()
         };
-        let mut nothing = |_: &Both| {};
-        let (load, pings) = tokio::join!(self.prober.load(&wish, start, &mut nothing), ping);
+        let (load, pings) = tokio::join!(self.prober.load(&wish, start), ping);
         let (first, last) = match load {
             Ok(both) => both,
             Err(error) => return self.leave_out(&what, error),
@@ -292,7 +291,7 @@ impl Measurement<'_> {
             rate: Some(((mbps * 1e6 / size.factor()) as u64).max(1)),
             options: Options { window: Some(PROBE_RECEIVE_BUFFER), ..Options::default() },
         };
-        let (_, both) = self.prober.load(&wish, Duration::ZERO, &mut |_: &Both| {}).await?;
+        let (_, both) = self.prober.load(&wish, Duration::ZERO).await?;
         Ok(packets(&both, way, size))
     }
 }
