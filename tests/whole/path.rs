@@ -1,22 +1,24 @@
 //! `longhaul probe HOST` over an emulated link. Figures are looked at in wide bounds only: whether they are exact is for a bench.
 
 use std::process::Command;
+use std::time::Duration;
 
 use longhaul_report::kept::Kept;
-use longhaul_report::path::{Path, Side, Way};
+use longhaul_report::path::{self, Path, Side};
+use nix::sys::signal::{Signal, kill};
 
 use crate::stage::process::Ended;
-use crate::stage::{Host, LONGHAUL, Need, Stage, give_to_nobody};
+use crate::stage::{Host, LONGHAUL, Need, Stage, Way, give_to_nobody};
 
 fn probe(stage: &Stage, key: &str, words: &str) -> Ended {
     probe_at(stage, "far", key, words)
 }
 
 fn probe_at(stage: &Stage, far: &str, key: &str, words: &str) -> Ended {
-    stage.run(&mut command_at(stage, far, key, words))
+    stage.run(&mut probe_command(stage, far, key, words))
 }
 
-fn command_at(stage: &Stage, far: &str, key: &str, words: &str) -> Command {
+fn probe_command(stage: &Stage, far: &str, key: &str, words: &str) -> Command {
     let mut command: Command = stage.on(Host::Near, LONGHAUL);
     command.args(["probe", far, "--identity"]).arg(stage.path(key));
     command.arg("--known-hosts").arg(stage.path("known_hosts")).args(words.split_whitespace());
@@ -43,7 +45,7 @@ fn a_path_is_measured_and_judged() {
     let rtt = record.rtt.unwrap();
     assert!(rtt.back > 0 && rtt.min_ms >= 19.9 && rtt.min_ms < 200.0, "{rtt:?}");
     assert_eq!(record.mtu.iter().map(|mtu| mtu.bytes).collect::<Vec<_>>(), [Some(1500); 2]);
-    for way in Way::BOTH {
+    for way in path::Way::BOTH {
         let capacity = record.capacity(way).unwrap_or_else(|| panic!("{way}: {record:#?}"));
         assert!((8.0..23.0).contains(&capacity), "{way}: {capacity}");
         let tcp = record.tcp.iter().filter(|tcp| tcp.way == way).map(|tcp| tcp.mbps).fold(0.0, f64::max);
@@ -103,7 +105,89 @@ fn who_may_not_measure_is_told_why() {
     probe(&stage, "client", "-t 1")
         .expect(2)
         .says(&["lets nobody measure the path or look at the host (--no-probe)"]);
-    probe(&stage, "client", "--bidir").expect(2).says(&["--bidir goes with --iperf3 only"]);
+    probe(&stage, "client", "-n 1M").expect(2).says(&["-n goes with --iperf3 only"]);
+}
+
+#[test]
+fn both_ways_at_once_have_a_record_of_each() {
+    require!(Need::Emulator);
+    let stage = Stage::shared("--rtt 20ms --rate 50Mbit");
+    let _server = stage.serve();
+    for words in ["-t 2 -P 2", "-u -b 4M -t 2"] {
+        let record = json(&probe(&stage, "client", &format!("--bidir {words} -i 0.5 --json")).expect(0));
+        assert_eq!((&record["bidir"], &record["interrupted"]), (&true.into(), &false.into()), "{record}");
+        let ways = record["directions"].as_array().unwrap();
+        let reverse: Vec<_> = ways.iter().map(|way| way["reverse"].as_bool()).collect();
+        assert_eq!(reverse, [Some(false), Some(true)], "{record}");
+        for way in ways {
+            assert!(way["here"]["bytes"].as_u64().unwrap() > 100_000, "{words}: {record}");
+            assert!(way["server"]["bytes"].as_u64().unwrap() > 100_000, "{words}: {record}");
+            assert_whole(way["intervals"].as_array().unwrap(), 4);
+        }
+    }
+    let ended = probe(&stage, "client", "--bidir -t 1 -i 0.5").expect(0);
+    for words in ["s  to the server ", "s  from the server ", " to the server in ", " from the server in "] {
+        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    }
+    assert_eq!(ended.out.matches("Processors: here").count(), 1, "{}", ended.out);
+}
+
+/// One follows the other, and there are as many as there should be: a machine that is busy may have missed one.
+fn assert_whole(intervals: &[serde_json::Value], expected: usize) {
+    assert!((expected - 1..=expected).contains(&intervals.len()), "{intervals:#?}");
+    let mut end = 0.0;
+    for interval in intervals {
+        assert_eq!(interval["start"].as_f64(), Some(end), "{intervals:#?}");
+        end = interval["end"].as_f64().unwrap();
+        assert!(interval["bits_per_second"].as_f64().unwrap() >= 0.0, "{intervals:#?}");
+    }
+    assert!(intervals.iter().any(|interval| interval["bytes"].as_u64().unwrap() > 10_000), "{intervals:#?}");
+}
+
+#[test]
+fn intervals_are_as_long_as_they_are_wanted() {
+    require!(Need::Emulator);
+    // An answer takes longer than an interval.
+    let stage = Stage::shared("--rtt 700ms --rate 50Mbit");
+    let _server = stage.serve();
+    let record = json(&probe(&stage, "client", "-R -t 3 -i 0.5 --json").expect(0));
+    assert_whole(record["intervals"].as_array().unwrap(), 6);
+    let none = json(&probe(&stage, "client", "-t 1 -i 0 --json").expect(0));
+    assert_eq!(none["intervals"].as_array().map(Vec::len), Some(0), "{none}");
+    let ended = probe(&stage, "client", "-t 1 -i 0 --graph always").expect(0);
+    assert!(
+        ended.err.contains('┼') && ended.err.contains("mean ") && !ended.err.contains('\u{1b}'),
+        "{}",
+        ended.err
+    );
+    assert!(!ended.out.contains(" s  "), "{}", ended.out);
+}
+
+#[test]
+fn an_interrupted_test_says_what_it_has_measured_and_leaves_the_server_free() {
+    require!(Need::Emulator);
+    let stage = Stage::shared("--rtt 20ms --rate 50Mbit");
+    let _server = stage.serve();
+    for words in ["", "-u -b 20M", "--bidir", "--bidir -u -b 20M"] {
+        let before = stage.carried(Way::Push);
+        let mut command = probe_command(&stage, "far", "client", &format!("-t 300 {words} --json"));
+        let mut test = stage.start(&mut command);
+        stage.wait_until_carried(Way::Push, before, 1_000_000, &mut test);
+        kill(test.pid(), Signal::SIGINT).unwrap();
+        let ended = test.wait().expect(130).says(&["interrupted; what was measured"]);
+        assert!(ended.took < Duration::from_secs(60), "{words}: {:?}", ended.took);
+        let record = json(&ended);
+        assert_eq!(record["interrupted"], true, "{record}");
+        for way in record["directions"].as_array().unwrap_or(&vec![record.clone()]) {
+            let (near, far) =
+                (way["here"]["bytes"].as_u64().unwrap(), way["server"]["bytes"].as_u64().unwrap());
+            assert!(near > 100_000 && far > 100_000, "{words}: {record}");
+            // What is still on its way is not lost.
+            assert!(way["lost"].as_u64().is_none_or(|lost| lost < 1000), "{words}: {record}");
+        }
+        // The next client need not wait.
+        probe(&stage, "client", "-u -t 1").expect(0);
+    }
 }
 
 /// The least of the network that a measurement has.
@@ -219,7 +303,7 @@ fn several_clients_load_a_host_that_is_told_so() {
     command.arg(stage.path("authorized_keys")).arg("--host-key").arg(stage.path("host_key"));
     let mut server = stage.start(&mut command);
     server.wait_to_say("host key");
-    let both = [(); 2].map(|()| stage.start(&mut command_at(&stage, "far", "client", "-t 3 --json")));
+    let both = [(); 2].map(|()| stage.start(&mut probe_command(&stage, "far", "client", "-t 3 --json")));
     for client in both {
         let record = json(&client.wait().expect(0));
         assert!(record["server"]["bytes"].as_u64().unwrap() > 100_000, "{record}");

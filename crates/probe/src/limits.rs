@@ -10,6 +10,10 @@ pub const STREAMS_MAX: u32 = 128;
 /// most: each receiver has a buffer, all senders share one.
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of pages that one call of sendfile(2) sends: what goes through its pipe at a time. It does not return before all of it has been
+/// taken, however slow the path, and what has been sent is counted then.
+pub const PAGES_BYTES_PER_CALL: usize = 64 << 10;
+
 /// Read or write of a TCP stream that a client of iperf3's protocol does not tell: iperf3's own.
 pub const WRITE_BYTES_IPERF3: usize = 128 << 10;
 
@@ -92,7 +96,7 @@ pub const STRANGERS_MAX: usize = 2 * STREAMS_MAX as usize + 64;
 /// Of these, connections of one address that is not the client's under test: others find a place.
 pub const STRANGERS_PER_SOURCE_MAX: usize = 16;
 
-/// Intervals that are kept for a record: a day of seconds.
+/// Intervals that are kept for a record, of each direction: a day of seconds. Later ones are counted only.
 pub const INTERVALS_MAX: usize = 100_000;
 
 /// Longest test of `longhaul probe` against a server: twice the half hour in which a path has shown what it does, so that nobody
@@ -105,6 +109,10 @@ pub const PATH_TEST_IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// How often a client asks about a test that it has nothing else to do with.
 pub const LOOK_AT_TESTS_EVERY: Duration = Duration::from_secs(2);
+
+/// Questions to the server about a test whose answers have not come: intervals of 0.1 s, the shortest, over a path that takes a
+/// second and a half with its queues. Beyond that intervals become longer. Each is a small message, and what 128 flows have counted.
+pub const LOOKS_UNDER_WAY_MAX: usize = 16;
 
 /// A server's half of a test ends so much later than it was asked for: a client's clock begins a round trip later.
 pub const PATH_TEST_OVERTIME: Duration = Duration::from_secs(5);

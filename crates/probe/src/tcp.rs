@@ -14,7 +14,9 @@ use rustix::fs::MemfdFlags;
 use rustix::net::{RecvFlags, SocketType};
 
 use crate::counts::Counters;
-use crate::limits::{LOOK_EVERY, STEP_TIMEOUT, WRITE_BYTES_LEAST, WRITE_BYTES_MAX, WRITE_TIME};
+use crate::limits::{
+    LOOK_EVERY, PAGES_BYTES_PER_CALL, STEP_TIMEOUT, WRITE_BYTES_LEAST, WRITE_BYTES_MAX, WRITE_TIME,
+};
 use crate::pacing::Pacer;
 use crate::socket::{self, Options, Refused, is_pause};
 
@@ -103,8 +105,8 @@ impl Block {
         match self {
             Self::Memory(bytes) => stream.write(&bytes[from..to]),
             Self::Pages(pages, _) => {
-                let mut offset = from as u64;
-                Ok(rustix::fs::sendfile(stream, pages, Some(&mut offset), to - from)?)
+                let (mut offset, length) = (from as u64, (to - from).min(PAGES_BYTES_PER_CALL));
+                Ok(rustix::fs::sendfile(stream, pages, Some(&mut offset), length)?)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The client's end: asks for tests, and makes its half of them.
+//! The client's end of a session about tests: asks for them, and connects their flows.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -9,14 +9,13 @@ use longhaul_transport::Session;
 use longhaul_transport::session::RequestError;
 use rustix::event::{PollFd, PollFlags};
 
-use super::half::Half;
 use super::knock::{Knock, Token};
 use super::message::{Answer, Ask, Open, short};
 use super::test::{Host, Seen, Way, What, Wish};
 use crate::limits::STEP_TIMEOUT;
 use crate::socket::wait_for;
 use crate::tcp::{self, ConnectError};
-use crate::traffic::{Plan, Role, Socket};
+use crate::traffic::Socket;
 use crate::udp;
 
 /// Why there is no result.
@@ -58,6 +57,9 @@ pub enum ProbeError {
     /// The test's half here.
     #[error("the test failed here: {0}")]
     Here(#[from] io::Error),
+    /// By whoever waits for it.
+    #[error("it was told to stop before the test began")]
+    Stopped,
 }
 
 /// A session about tests.
@@ -157,140 +159,13 @@ impl Prober {
         self.seen(Ask::End(test), flows).await
     }
 
-    async fn seen(&self, question: Ask, flows: usize) -> Result<Seen, ProbeError> {
+    pub(super) async fn seen(&self, question: Ask, flows: usize) -> Result<Seen, ProbeError> {
         match ask(&self.session, question).await? {
             Answer::Seen(seen) => seen.seen(flows).ok_or(ProbeError::Answer),
             _ => Err(ProbeError::Answer),
         }
     }
-
-    /// Makes a test of load: what both ends had counted after `start`, and at its end. `each` is told what the receiver has,
-    /// now and then.
-    ///
-    /// # Errors
-    /// [`ProbeError`].
-    pub async fn load(
-        &self,
-        wish: &Wish,
-        start: Duration,
-        each: &mut (dyn FnMut(&Both) + Send),
-    ) -> Result<(Both, Both), ProbeError> {
-        let Flows { test, sockets } = self.open(wish).await?;
-        let result = self.load_flows(wish, test, sockets, start, each).await;
-        if result.is_err() {
-            let _ = self.end(test, wish.streams as usize).await; // the first error says more
-        }
-        result
-    }
-
-    async fn load_flows(
-        &self,
-        wish: &Wish,
-        test: u32,
-        sockets: Vec<Socket>,
-        start: Duration,
-        each: &mut (dyn FnMut(&Both) + Send),
-    ) -> Result<(Both, Both), ProbeError> {
-        let flows = sockets.len();
-        let role = if wish.way == Way::ToServer { Role::Sends } else { Role::Receives };
-        let pairs = sockets.into_iter().map(|socket| (socket, role)).collect();
-        let plan = Plan {
-            length: wish.length,
-            rate: wish.rate.filter(|_| role == Role::Sends),
-            receive_rate_max: None,
-            bytes: None,
-            skip_receive_copy: false,
-            zero_copy: wish.options.zero_copy,
-            wide_numbers: true,
-        };
-        // Who receives must be there before the first byte.
-        let mut half = if role == Role::Sends {
-            self.begin(test, flows).await?;
-            Half::start(pairs, &plan)?
-        } else {
-            let half = Half::start(pairs, &plan)?;
-            self.begin(test, flows).await?;
-            half
-        };
-        let began = Instant::now();
-        let time = Duration::from_millis(wish.milliseconds.into());
-        let mut first = Both::default();
-        if !start.is_zero() {
-            self.sleep_until(began + start.min(time), &mut half).await?;
-            first = self.both(&half, test, flows).await?;
-        }
-        let mut next = began + start + REPORT_EVERY;
-        while next + REPORT_EVERY / 2 < began + time {
-            self.sleep_until(next, &mut half).await?;
-            let both = self.both(&half, test, flows).await?;
-            each(&both);
-            next = (next + REPORT_EVERY).max(Instant::now());
-        }
-        self.sleep_until(began + time, &mut half).await?;
-        let mut last = if wish.what == What::Udp {
-            half.stop_sending();
-            self.drain(&half, wish.way, test, flows).await?
-        } else {
-            let both = self.both(&half, test, flows).await?;
-            half.stop_sending();
-            both
-        };
-        let processors = (last.near.processor, last.far.processor);
-        let end = self.end(test, flows).await?;
-        if wish.what == What::Udp && wish.way == Way::ToClient {
-            last.far = end; // the sender's own count of all
-        }
-        (last.near.processor, last.far.processor) = processors;
-        tokio::task::spawn_blocking(move || drop(half)).await.map_err(io::Error::other)?;
-        Ok((first, last))
-    }
-
-    /// TCP's words are kept meanwhile.
-    async fn sleep_until(&self, until: Instant, half: &mut Half) -> Result<(), ProbeError> {
-        loop {
-            half.note();
-            if let Some(error) = half.failure() {
-                return Err(error.into());
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            tokio::time::sleep(left.min(NOTE_EVERY)).await;
-        }
-    }
-
-    async fn both(&self, half: &Half, test: u32, flows: usize) -> Result<Both, ProbeError> {
-        let near = half.seen();
-        let far = self.look(test, flows).await?;
-        match far.over {
-            Some(why) => Err(ProbeError::Ended(why)),
-            None => Ok(Both { near, far }),
-        }
-    }
-
-    /// Waits until nothing comes any more: what stands in queues belongs to the test.
-    async fn drain(&self, half: &Half, way: Way, test: u32, flows: usize) -> Result<Both, ProbeError> {
-        let limit = Instant::now() + DRAIN_MAX;
-        tokio::time::sleep(self.rtt() + QUIET).await;
-        let mut both = self.both(half, test, flows).await?;
-        loop {
-            let before = both.receiver(way).bytes();
-            tokio::time::sleep(QUIET).await;
-            both = self.both(half, test, flows).await?;
-            if both.receiver(way).bytes() == before || Instant::now() > limit {
-                return Ok(both);
-            }
-        }
-    }
 }
-
-const REPORT_EVERY: Duration = Duration::from_secs(1);
-const NOTE_EVERY: Duration = Duration::from_millis(100);
-/// Nothing has come for so long: longer than one packet takes at 100 kbit/s.
-const QUIET: Duration = Duration::from_millis(120);
-/// Longer than that no queue is waited for.
-const DRAIN_MAX: Duration = Duration::from_secs(8);
 
 pub(super) async fn ask(session: &Session, question: Ask) -> Result<Answer, ProbeError> {
     let answer = session.request(question.into_bytes()).await?;

@@ -251,7 +251,7 @@ impl Measurement<'_> {
             rate: Some(((mbps * 1e6 / size.factor()) as u64).max(1)),
             options: Options { window: Some(PROBE_RECEIVE_BUFFER), ..Options::default() },
         };
-        let (_, both) = self.prober.load(&wish, Duration::ZERO, &mut |_: &Both| {}).await?;
+        let (_, both) = self.prober.load(&wish, Duration::ZERO).await?;
         Ok(packets(&both, way, size))
     }
 }

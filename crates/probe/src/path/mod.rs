@@ -19,7 +19,7 @@
 //! | `checkup` | the client: asks the server's host what it lacks, and what time it is | |
 //! | [`plan`] | what a whole measurement has | pure |
 //! | [`measure`] | a whole measurement | |
-//! | [`client`], [`echoes`] | the client: tests, round-trip times, path MTU | |
+//! | [`client`], [`load`], [`echoes`] | the client: tests, load one way or both at once, round-trip times, path MTU | |
 
 mod checkup;
 pub mod client;
@@ -31,6 +31,7 @@ pub mod finding;
 mod gather;
 mod half;
 pub(crate) mod knock;
+pub mod load;
 pub mod measure;
 pub(crate) mod message;
 pub mod plan;

@@ -14,17 +14,11 @@ use longhaul_probe::iperf3::server::{Server, ServerError, Service};
 use longhaul_probe::traffic::FlowInterval;
 use longhaul_probe::{limits, tcp};
 
-use super::{Probe, TIME_DEFAULT, UDP_RATE_DEFAULT, print_out};
-
-const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=60.0;
+use super::{INTERVAL_DEFAULT, Probe, TIME_DEFAULT, UDP_RATE_DEFAULT, print_out};
 
 impl Probe {
     pub(super) fn run_iperf3(self) -> anyhow::Result<ExitCode> {
-        let interval = match self.interval {
-            0.0 => None,
-            seconds if INTERVAL_SECONDS.contains(&seconds) => Some(Duration::from_secs_f64(seconds)),
-            seconds => bail!("an interval of {seconds} seconds (-i) cannot be had: 0, or 0.1 to 60"),
-        };
+        let interval = self.interval.unwrap_or(INTERVAL_DEFAULT).0;
         match self.listen {
             Some(address) => self.serve(address, interval),
             None => self.measure(interval),
@@ -248,7 +242,18 @@ mod tests {
             let error = parameters(words).unwrap_err().to_string();
             assert!(error.contains("cannot be had"), "{words}: {error}");
         }
-        for words in ["-P 0", "-P 129", "-t 3 -n 1M", "-R --bidir", "-4 -6", "-M 20"] {
+        for words in [
+            "-P 0",
+            "-P 129",
+            "-t 3 -n 1M",
+            "-R --bidir",
+            "-4 -6",
+            "-M 20",
+            "-i 0.05",
+            "-i 61",
+            "-i x",
+            "--graph never",
+        ] {
             assert!(parameters(words).is_err(), "{words}");
         }
     }

@@ -1,7 +1,12 @@
 //! `longhaul probe`: what a path carries.
 
+mod columns;
+mod graph;
+mod intervals;
 mod iperf3;
 mod listen;
+mod live;
+mod one_test;
 mod path;
 
 use std::ffi::OsString;
@@ -11,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use longhaul_probe::limits;
 
 use super::print_out;
@@ -22,7 +27,7 @@ use crate::units;
 ///
 /// Against a `longhaul serve`, or `longhaul probe --listen`: keys as for all commands. Without -t, -u and their like it measures
 /// all there is: round-trip times, path MTU, UDP by frame size, TCP by window and streams; and says what the limit is. With
-/// them it makes one test, as iperf3 does.
+/// them it makes one test, as iperf3 does. Ctrl-C ends it before its time, and what was measured until then is printed.
 ///
 /// HOST:/EXPORT/DIR or longhaul://HOST/EXPORT/DIR names a directory of the server (USER@HOST:DIR one of that user's), and --disk one
 /// of this host: their disks are written and read as well, a tenth of what is free and 8 GiB at the most, in a file that nobody sees and
@@ -38,6 +43,7 @@ use crate::units;
   longhaul probe far.example.org:/data --disk ~/runs      a transfer from ~/runs to there: the network, or a disk?
   longhaul probe far.example.org -u -b 1G -t 10           UDP at 1 Gbit/s: what is lost?
   longhaul probe far.example.org -R -P 4                  TCP from there to here, over four streams
+  longhaul probe far.example.org --bidir -t 300           both ways at once, for five minutes, with a graph
   longhaul probe --listen                                 be measured, without exports; keys as `longhaul serve`
   longhaul probe --iperf3 far.example.org                 TCP to a host where `iperf3 -s` runs, for ten seconds
   longhaul probe --iperf3 far.example.org -R -P 4         from there to here, over four streams
@@ -46,7 +52,8 @@ use crate::units;
   longhaul probe --iperf3 --listen                        serve `iperf3 -c` and others, one test at a time
   longhaul probe --iperf3 --listen --rate-max 500M --one-off
 
-Exit codes: 0 the test is over; 1 it failed on the way (of a server: the one test of --one-off); 2 it could not begin.")]
+Exit codes: 0 the test is over; 1 it failed on the way (of a server: the one test of --one-off); 2 it could not begin; 130 one test was
+interrupted, and what was measured until then printed.")]
 pub(crate) struct Probe {
     /// The host to measure to, and a directory whose disk is measured; with a user's name it is started there over ssh
     #[arg(
@@ -81,9 +88,9 @@ pub(crate) struct Probe {
     #[arg(short = 'O', long, value_name = "SECONDS",
           value_parser = clap::value_parser!(u64).range(0..=limits::OMIT_MAX.as_secs()))]
     omit: Option<u64>,
-    /// Seconds between reports; 0: only one at the end
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
-    interval: f64,
+    /// Seconds between reports, 0.1 to 60; 0: only one at the end [default: 1]
+    #[arg(short, long, value_name = "SECONDS", value_parser = interval)]
+    interval: Option<Interval>,
     /// Streams at a time [default: 1]
     #[arg(short = 'P', long, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::STREAMS_MAX)))]
@@ -137,7 +144,12 @@ pub(crate) struct Probe {
     /// Server: end after one test
     #[arg(short = '1', long, requires = "listen")]
     one_off: bool,
-    /// Print JSON instead of text: a record for `longhaul report`; with --iperf3 of iperf3's form
+    /// Draw one test's throughput over time on standard error; where standard output is the same terminal, instead of a line for each
+    /// interval. auto: on a terminal, from 20 seconds on, without --json. What is no terminal gets it at the end [default: auto]
+    #[arg(long, value_name = "WHEN", value_enum, conflicts_with_all = ["iperf3", "listen"])]
+    graph: Option<When>,
+    /// Print JSON instead of text: a record for `longhaul report`; of one test what both ends have counted, and each way's first 100,000
+    /// intervals; with --iperf3 of iperf3's form
     #[arg(short = 'J', long)]
     json: bool,
 
@@ -177,6 +189,32 @@ pub(crate) struct Probe {
     host_key: Option<PathBuf>,
 }
 
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+/// Between reports; `None`: there are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Interval(Option<Duration>);
+
+const INTERVAL_DEFAULT: Interval = Interval(Some(Duration::from_secs(1)));
+const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=60.0;
+
+fn interval(text: &str) -> Result<Interval, String> {
+    match text.parse() {
+        Ok(0.0) => Ok(Interval(None)),
+        Ok(seconds) if INTERVAL_SECONDS.contains(&seconds) => {
+            Ok(Interval(Some(Duration::from_secs_f64(seconds))))
+        }
+        Ok(_) => Err("it cannot be had: 0, or 0.1 to 60 seconds".to_owned()),
+        Err(_) => Err(format!("`{text}` is no number")),
+    }
+}
+
 /// iperf3 takes small letters, too.
 fn large_letters(text: &str) -> String {
     match text.char_indices().last() {
@@ -212,6 +250,9 @@ fn rate_or_none(text: &str) -> Result<u64, String> {
 /// What UDP sends unless told otherwise: as iperf3, so that nobody floods a path unawares.
 const UDP_RATE_DEFAULT: u64 = 1_000_000;
 
+/// Exit code of one test that was interrupted: 128 and SIGINT, as shells have it.
+const INTERRUPTED: u8 = 130;
+
 /// Seconds of a test, as iperf3.
 const TIME_DEFAULT: u64 = 10;
 
@@ -224,7 +265,6 @@ impl Probe {
         let only_iperf3 = [
             ("-n", self.bytes.is_some()),
             ("-O", self.omit.is_some()),
-            ("--bidir", self.bidir),
             ("-N", self.no_delay),
             ("-4", self.ipv4),
             ("-6", self.ipv6),

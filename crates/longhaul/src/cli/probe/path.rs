@@ -5,26 +5,20 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Context, bail};
-use longhaul_probe::path::client::{Both, Prober};
-use longhaul_probe::path::echoes::header_bytes;
+use anyhow::bail;
+use longhaul_probe::path::client::Prober;
 use longhaul_probe::path::measure::measure;
 use longhaul_probe::path::plan::Plan;
 use longhaul_probe::path::server::Service;
-use longhaul_probe::path::test::{Seen, TcpSeen, Way, What, Wish};
-use longhaul_probe::traffic::Options;
-use longhaul_probe::{limits, tcp};
 use longhaul_report::path::Path;
 use longhaul_report::{Environment, Program};
 
-use super::{Probe, TIME_DEFAULT, UDP_RATE_DEFAULT, print_out};
+use super::{Probe, print_out};
 use crate::cli::reach::Reach;
 use crate::place::Place;
 use crate::service::PROBES;
 use crate::terminal::{Terminal, harmless};
-use crate::units::{show_rate, show_size};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -33,7 +27,10 @@ impl Probe {
         let terminal = Terminal::new();
         terminal.log(0);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(self.connect_and_probe(&terminal))
+        let code = runtime.block_on(self.connect_and_probe(&terminal));
+        // Flows that were told to stop while they connected do not hold up the end.
+        runtime.shutdown_background();
+        code
     }
 
     async fn connect_and_probe(self, terminal: &Terminal) -> anyhow::Result<ExitCode> {
@@ -67,6 +64,9 @@ impl Probe {
             || self.set_mss.is_some()
             || self.fq_rate.is_some()
             || self.zerocopy
+            || self.bidir
+            || self.interval.is_some()
+            || self.graph.is_some()
     }
 
     async fn measure_path(
@@ -76,7 +76,7 @@ impl Probe {
         terminal: &Terminal,
     ) -> anyhow::Result<ExitCode> {
         if self.wants_one_test() {
-            return self.one_test(prober).await;
+            return self.one_test(prober, terminal).await;
         }
         let directory = Some(place.remote_path()).filter(|path| !path.is_empty());
         let plan = Plan {
@@ -128,60 +128,6 @@ impl Probe {
         }
         plan
     }
-
-    fn wish(&self, prober: &Prober) -> anyhow::Result<Wish> {
-        let time = self.time.unwrap_or(TIME_DEFAULT);
-        if time > limits::PATH_TEST_TIME_MAX.as_secs() {
-            bail!(
-                "a test of {time} seconds (-t) cannot be had: at most {}",
-                limits::PATH_TEST_TIME_MAX.as_secs()
-            );
-        }
-        let rate = self.bitrate.unwrap_or(if self.udp { UDP_RATE_DEFAULT } else { 0 });
-        let rate = (rate > 0).then_some(rate);
-        let length = match (self.length, self.udp) {
-            (Some(length), _) => usize::try_from(length).context("the length (-l)")?,
-            (None, false) => tcp::write_bytes(rate),
-            // Ethernet's 1500 bytes.
-            (None, true) => 1500 - header_bytes(prober.session().remote()),
-        };
-        Ok(Wish {
-            what: if self.udp { What::Udp } else { What::Tcp },
-            way: if self.reverse { Way::ToClient } else { Way::ToServer },
-            milliseconds: (time * 1000) as u32,
-            streams: self.parallel.unwrap_or(1),
-            length,
-            rate,
-            options: Options {
-                window: self.window,
-                congestion: self.congestion.clone(),
-                mss: self.set_mss,
-                no_delay: false,
-                pacing: self.fq_rate,
-                zero_copy: self.zerocopy,
-            },
-        })
-    }
-
-    async fn one_test(&self, prober: &Prober) -> anyhow::Result<ExitCode> {
-        let wish = self.wish(prober)?;
-        let (json, way) = (self.json, wish.way);
-        let (mut seconds, mut bytes) = (0.0, 0);
-        let mut each = |both: &Both| {
-            let receiver = both.receiver(way);
-            let rate =
-                receiver.bytes().saturating_sub(bytes) as f64 * 8.0 / (receiver.seconds - seconds).max(1e-9);
-            if !json {
-                // Nobody can be told that standard output is closed.
-                let _ =
-                    print_out(&format!("{seconds:6.1} to {:.1} s  {}\n", receiver.seconds, show_rate(rate)));
-            }
-            (seconds, bytes) = (receiver.seconds, receiver.bytes());
-        };
-        let (_, both) = prober.load(&wish, Duration::ZERO, &mut each).await?;
-        print_out(&if json { format!("{:#}\n", test_json(&wish, &both)) } else { test_text(&wish, &both) })?;
-        Ok(ExitCode::SUCCESS)
-    }
 }
 
 /// What was given of the host, without a directory there.
@@ -192,86 +138,6 @@ fn host_as_given(given: &str, place: &Place) -> String {
     let host = given.strip_prefix("longhaul://").unwrap_or(given);
     let Some((host, _)) = host.split_once('/') else { return host.to_owned() };
     host.strip_suffix(':').unwrap_or(host).to_owned()
-}
-
-/// Packets that were sent, and those that the path has lost.
-fn lost(wish: &Wish, both: &Both) -> (u64, u64) {
-    let (sender, receiver) = (both.sender(wish.way), both.receiver(wish.way));
-    let sent = sender.sum(|flow| flow.packets);
-    let came = receiver.sum(|flow| flow.packets.saturating_sub(flow.lost).saturating_add(flow.dropped_here));
-    (sent, sent.saturating_sub(came))
-}
-
-fn bits_a_second(wish: &Wish, both: &Both) -> f64 {
-    both.receiver(wish.way).bytes() as f64 * 8.0 / both.sender(wish.way).seconds.max(1e-9)
-}
-
-fn test_text(wish: &Wish, both: &Both) -> String {
-    let (sender, receiver) = (both.sender(wish.way), both.receiver(wish.way));
-    let way = if wish.way == Way::ToServer { "to the server" } else { "from the server" };
-    let mut text = format!(
-        "{} {way} in {:.1} s: {} of payload\n",
-        show_size(receiver.bytes()),
-        sender.seconds,
-        show_rate(bits_a_second(wish, both))
-    );
-    if wish.what == What::Udp {
-        let (sent, lost) = lost(wish, both);
-        let jitter = receiver.flows.iter().map(|flow| flow.jitter_s).fold(0.0, f64::max) * 1e3;
-        let _ = writeln!(
-            text,
-            "{sent} packets: {lost} lost ({:.3} %), {} out of order, {} twice; jitter {jitter:.3} ms",
-            lost as f64 * 100.0 / sent.max(1) as f64,
-            receiver.sum(|flow| flow.reordered),
-            receiver.sum(|flow| flow.duplicates)
-        );
-        let dropped = receiver.sum(|flow| flow.dropped_here);
-        if dropped > 0 {
-            let _ = writeln!(text, "{dropped} more reached the receiver's host and found its socket full");
-        }
-    } else {
-        let tcp = |of: fn(&TcpSeen) -> u64| sender.sum(|flow| flow.tcp.as_ref().map_or(0, of));
-        let _ = writeln!(
-            text,
-            "{} of {} segments sent again",
-            tcp(|tcp| tcp.retransmits),
-            tcp(|tcp| tcp.segments)
-        );
-    }
-    let (near, far) = (&both.near.processor, &both.far.processor);
-    let _ = writeln!(
-        text,
-        "Processors: here {:.0} % of one (busiest flow {:.0} %), server {:.0} % ({:.0} %)",
-        near.process, near.thread, far.process, far.thread
-    );
-    text
-}
-
-fn test_json(wish: &Wish, both: &Both) -> serde_json::Value {
-    let end = |seen: &Seen| {
-        serde_json::json!({
-            "seconds": seen.seconds,
-            "bytes": seen.bytes(),
-            "cpu_percent": { "process": seen.processor.process, "flow": seen.processor.thread },
-            "flows": seen.flows.iter().map(|flow| serde_json::json!({
-                "bytes": flow.bytes, "packets": flow.packets, "reordered": flow.reordered,
-                "duplicates": flow.duplicates, "jitter_ms": flow.jitter_s * 1e3,
-                "dropped_by_socket": flow.dropped_here,
-                "retransmits": flow.tcp.map(|tcp| tcp.retransmits),
-                "segments": flow.tcp.map(|tcp| tcp.segments),
-            })).collect::<Vec<_>>(),
-        })
-    };
-    let (sent, lost) = lost(wish, both);
-    serde_json::json!({
-        "protocol": if wish.what == What::Udp { "UDP" } else { "TCP" },
-        "reverse": wish.way == Way::ToClient,
-        "bits_per_second": bits_a_second(wish, both),
-        "packets": (wish.what == What::Udp).then_some(sent),
-        "lost": (wish.what == What::Udp).then_some(lost),
-        "here": end(&both.near),
-        "server": end(&both.far),
-    })
 }
 
 /// What a person reads: sentences, then tables.

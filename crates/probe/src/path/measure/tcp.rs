@@ -101,8 +101,7 @@ impl Measurement<'_> {
             tokio::time::sleep(start).await;
             echoes.ping(PING_LOADED_EVERY, time - start).await.ok()
         };
-        let mut nothing = |_: &Both| {};
-        let (counted, pings) = tokio::join!(self.prober.load(&wish, start, &mut nothing), ping);
+        let (counted, pings) = tokio::join!(self.prober.load(&wish, start), ping);
         let (first, last) = counted?;
         let row = tcp_row(&wish, rtt_s, &self.path.hosts, &first, &last);
         let loaded = pings.map(|pings| Loaded { way: way.into(), mbps: row.mbps, rtt: rtt(&pings) });
