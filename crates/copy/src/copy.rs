@@ -66,6 +66,7 @@ pub struct FarBuffers {
     pub storing_us: u64,
     pub reading_us: u64,
     pub received_bytes: u64,
+    pub past_cache_bytes: u64,
 }
 
 impl Copy {
@@ -257,6 +258,22 @@ impl Copy {
 pub async fn far_buffers(session: &Session) -> Result<FarBuffers, CopyError> {
     let reply = session.request(Ask::Watch(Watch {}).into_bytes()).await?;
     let watched = Watched::decode(reply).map_err(|_| CopyError::Protocol)?;
-    let Watched { socket_bytes, inbox_bytes, dirty_bytes, storing_us, reading_us, received_bytes } = watched;
-    Ok(FarBuffers { socket_bytes, inbox_bytes, dirty_bytes, storing_us, reading_us, received_bytes })
+    let Watched {
+        socket_bytes,
+        inbox_bytes,
+        dirty_bytes,
+        storing_us,
+        reading_us,
+        received_bytes,
+        past_cache_bytes,
+    } = watched;
+    Ok(FarBuffers {
+        socket_bytes,
+        inbox_bytes,
+        dirty_bytes,
+        storing_us,
+        reading_us,
+        received_bytes,
+        past_cache_bytes,
+    })
 }

@@ -41,6 +41,7 @@ mod walk;
 pub use copy::{Copy, FarBuffers, Job, far_buffers};
 pub use exclude::Excludes;
 pub use options::{CopyOptions, Existing, Sync, Writing};
+pub use partial::unfinished_names;
 pub use progress::{Problem, Progress, ProgressNow};
 pub use source::CopyError;
 pub use station::{Station, dirty_bytes, own_files};

@@ -299,6 +299,9 @@ pub(crate) struct Watched {
     /// Payload bytes received.
     #[prost(uint64, tag = "6")]
     pub(crate) received_bytes: u64,
+    /// Bytes of files that were written past the page cache: it has none of them.
+    #[prost(uint64, tag = "7")]
+    pub(crate) past_cache_bytes: u64,
 }
 
 /// An entry that has been checked.

@@ -32,11 +32,20 @@ pub(crate) fn is_ours(name: &Name) -> bool {
         && [".part", ".journal", ".tmp"].iter().any(|suffix| bytes.ends_with(suffix.as_bytes()))
 }
 
+/// The names beside `name` that a copy has there until it is done, and leaves there when it is broken off, where `user` receives it.
+#[must_use]
+pub fn unfinished_names(name: &Name, user: u32) -> [Name; 2] {
+    [".part", ".journal"].map(|suffix| name_of_users(name, user, suffix))
+}
+
+fn own_name(name: &Name, suffix: &str) -> Name {
+    name_of_users(name, rustix::process::geteuid().as_raw(), suffix)
+}
+
 /// `.longhaul-<hash>-<user><suffix>`: short whatever the length of the name it stands for, and the same in the next run.
 /// Two users who may both write in a directory have no name in common: one could not tell the other's from a dead one.
-fn own_name(name: &Name, suffix: &str) -> Name {
+fn name_of_users(name: &Name, user: u32, suffix: &str) -> Name {
     let hash = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, name.as_bytes());
-    let user = rustix::process::geteuid().as_raw();
     // Letters, digits, `-` and `.`, 45 bytes at the most: always a name.
     Name::new(format!("{PREFIX}{hash:016x}-{user}{suffix}").as_bytes()).unwrap_or_else(|_| name.clone())
 }
@@ -522,5 +531,8 @@ mod tests {
         let name = Name::new(b"x").unwrap();
         assert!(is_ours(&own_name(&name, ".part")) && is_ours(&temporary_name()));
         assert!(!is_ours(&name) && !is_ours(&Name::new(b".longhaul-notes").unwrap()));
+        let own = unfinished_names(&name, rustix::process::geteuid().as_raw());
+        assert_eq!(own, [own_name(&name, ".part"), own_name(&name, ".journal")]);
+        assert_ne!(own, unfinished_names(&name, rustix::process::geteuid().as_raw() + 1));
     }
 }

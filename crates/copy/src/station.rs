@@ -151,9 +151,27 @@ impl Station {
                 }
                 Bytes::new()
             }
-            Some(Ask::Watch(_)) => watched(&session).encode_to_vec().into(),
+            Some(Ask::Watch(_)) => self.watched(&session).encode_to_vec().into(),
             // Of a later version, or broken: an empty reply is "not understood".
             None => Bytes::new(),
+        }
+    }
+
+    /// The state of this host's buffers.
+    fn watched(&self, session: &Session) -> Watched {
+        let sample = session.sample();
+        let past_cache_bytes = match self.engine.get() {
+            Some(Engine::Receiving(target)) => target.past_cache_bytes(),
+            Some(Engine::Sending(_)) | None => 0,
+        };
+        Watched {
+            socket_bytes: sample.socket_bytes,
+            inbox_bytes: sample.lanes.iter().map(|lane| lane.inbox_bytes).sum(),
+            dirty_bytes: dirty_bytes(),
+            storing_us: sample.storing.as_micros() as u64,
+            reading_us: sample.reading.as_micros() as u64,
+            received_bytes: sample.received_bytes,
+            past_cache_bytes,
         }
     }
 
@@ -373,19 +391,6 @@ async fn pass_on_problems(session: Session, passing: Problems, mut told: mpsc::U
 
 fn wire(problem: Problem) -> WireProblem {
     WireProblem { path: path_bytes(&problem.path), reason: problem.reason }
-}
-
-/// The state of this host's buffers.
-fn watched(session: &Session) -> Watched {
-    let sample = session.sample();
-    Watched {
-        socket_bytes: sample.socket_bytes,
-        inbox_bytes: sample.lanes.iter().map(|lane| lane.inbox_bytes).sum(),
-        dirty_bytes: dirty_bytes(),
-        storing_us: sample.storing.as_micros() as u64,
-        reading_us: sample.reading.as_micros() as u64,
-        received_bytes: sample.received_bytes,
-    }
 }
 
 /// Bytes of this host's page cache that are not on disk yet.

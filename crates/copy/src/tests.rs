@@ -20,7 +20,7 @@ use crate::message::{
     Ask, Direction, End, Failed, Finished, Offer, Start, Started, Want, Wants, WireEntry, WireKind,
 };
 use crate::station::Station;
-use crate::{Copy, CopyError, CopyOptions, Job, Problem};
+use crate::{Copy, CopyError, CopyOptions, Job, Problem, Writing, far_buffers};
 
 /// An end of a session that does what a test tells it to, and has no bytes.
 struct Scripted<F>(F);
@@ -361,4 +361,22 @@ async fn names_of_unfinished_copies_are_refused() {
     assert_eq!(wants.wants, [i32::from(Want::Cannot)]);
     session.close().await;
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_tells_what_it_has_stored_past_its_page_cache() {
+    // On the disk of the build: /tmp may be memory.
+    let temp = tempfile::tempdir_in(".").unwrap();
+    let bytes = crate::limits::DIRECT_FILE_MIN;
+    let from = temp.path().join("from");
+    std::fs::write(&from, vec![7; bytes as usize]).unwrap();
+    for (writing, past_cache) in [(Writing::Direct, bytes), (Writing::Buffered, 0)] {
+        let job = Job::Push { sources: vec![from.clone()], destination: format!("{writing:?}").into() };
+        let options = CopyOptions { writing: writing.into(), ..CopyOptions::default() };
+        let (copy, _told) = Copy::prepare(job, options, Vec::new()).unwrap();
+        let session = connect(server_of(temp.path()), copy.handler()).await.unwrap();
+        copy.run(&session).await.unwrap();
+        assert_eq!(far_buffers(&session).await.unwrap().past_cache_bytes, past_cache, "{writing:?}");
+        session.close().await;
+    }
 }

@@ -189,6 +189,8 @@ pub(crate) struct Target {
     base: Dir,
     progress: Arc<Progress>,
     direct: DirectWrites,
+    /// Written so.
+    past_cache_bytes: AtomicU64,
     files: Mutex<Files>,
     /// Wanted files that are neither in their place nor given up.
     unsettled: AtomicU64,
@@ -220,6 +222,7 @@ impl Target {
         let (finishers, chores) = sync_channel(FINISHING_MAX);
         let target = Arc::new(Self {
             direct: direct_writes(options.writing(), &destination.base),
+            past_cache_bytes: AtomicU64::new(0),
             settings: Arc::new(Settings::new(options, problems)),
             base: destination.base.clone(),
             progress,
@@ -291,6 +294,11 @@ impl Target {
         lock(&self.finishers).take();
         *lock(&self.files) = Files::default();
         self.changed.notify_waiters();
+    }
+
+    /// Bytes of files that were written past the page cache.
+    pub(crate) fn past_cache_bytes(&self) -> u64 {
+        self.past_cache_bytes.load(Ordering::Relaxed)
     }
 
     /// Takes an offer.
@@ -524,6 +532,8 @@ impl Target {
                         state.unsynced = 0;
                         start_write_back(&buffered);
                     }
+                } else {
+                    count(&self.past_cache_bytes, new);
                 }
                 if state.missing.is_empty() {
                     state.stage = Stage::Whole;

@@ -14,7 +14,7 @@ use longhaul_probe::path::server::Service;
 use longhaul_report::path::Path;
 use longhaul_report::{Environment, Program};
 
-use super::{Probe, print_out};
+use super::{Probe, disk_to_disk, print_out};
 use crate::cli::reach::Reach;
 use crate::place::Place;
 use crate::service::PROBES;
@@ -28,7 +28,7 @@ impl Probe {
         terminal.log(0);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let code = runtime.block_on(self.connect_and_probe(&terminal));
-        // Flows that were told to stop while they connected do not hold up the end.
+        // Neither who still waits for a disk, nor flows that were told to stop while they connected, hold up the end.
         runtime.shutdown_background();
         code
     }
@@ -47,7 +47,7 @@ impl Probe {
         let handler = Service::new(VERSION, None).station();
         let (session, _ssh) = reach.connect(far, PROBES, handler).await?;
         let prober = Prober::greet(session.clone(), VERSION).await?;
-        let result = self.measure_path(&prober, &place, terminal).await;
+        let result = self.measure_path(&prober, &reach, &place, terminal).await;
         session.close().await;
         result
     }
@@ -72,6 +72,7 @@ impl Probe {
     async fn measure_path(
         &self,
         prober: &Prober,
+        reach: &Reach,
         place: &Place,
         terminal: &Terminal,
     ) -> anyhow::Result<ExitCode> {
@@ -82,6 +83,7 @@ impl Probe {
         let plan = Plan {
             disk_there: directory.map(|path| PathBuf::from(OsStr::from_bytes(path))),
             disk_here: self.disk.clone(),
+            steps_after: if directory.is_some() && self.disk.is_some() { disk_to_disk::STEPS } else { 0 },
             ..self.plan()
         };
         let environment = Environment {
@@ -91,7 +93,15 @@ impl Probe {
         };
         let host = host_as_given(&self.host.clone().unwrap_or_default().to_string_lossy(), place);
         let mut tell = |line: &str| terminal.say(line);
-        let record = measure(prober, &plan, &host, environment, &mut tell).await;
+        let mut record = measure(prober, &plan, &host, environment, &mut tell).await;
+        let ended = match &self.disk {
+            Some(here) if plan.steps_after > 0 => {
+                let trip =
+                    disk_to_disk::Wish { reach, place, here, plan: &plan, rtt: prober.rtt(), terminal };
+                trip.measure(&mut record).await
+            }
+            _ => disk_to_disk::End::Whole,
+        };
         if self.json {
             print_out(&record.to_json()?)?;
         } else {
@@ -100,7 +110,7 @@ impl Probe {
         // Where not even round-trip times, TCP or a disk could be had, nothing was measured.
         let measured = record.rtt.is_some()
             || !(record.tcp.is_empty() && record.udp.is_empty() && record.disks.is_empty());
-        Ok(ExitCode::from(u8::from(!measured)))
+        Ok(ExitCode::from(u8::from(!measured || ended == disk_to_disk::End::BrokenOff)))
     }
 
     fn plan(&self) -> Plan {
