@@ -73,7 +73,7 @@ impl Probe {
         };
         Shown {
             interval: self.interval.unwrap_or(INTERVAL_DEFAULT).0,
-            lines: !self.json && !(graph && terminal.has_standard_output()),
+            lines: !(self.json || graph && terminal.has_standard_output()),
             graph,
             keep: self.json,
         }
