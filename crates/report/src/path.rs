@@ -1,14 +1,16 @@
 //! The record of a path: what `longhaul probe` has measured of it, and what it takes for the limit.
 //!
 //! Rates of UDP are of the wire: each packet with Ethernet's 38 bytes of header, check sum, preamble and gap (RFC 2544's frames and
-//! what is between them). Rates of TCP are of payload, and those of disks of what is in the files.
+//! what is between them). Rates of TCP are of payload, and those of disks, and from disk to disk, of what is in the files.
 
+mod disk_to_disk;
 mod disks;
 
 use std::fmt::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::disk_to_disk::{DiskToDisk, PartOfWay, START_RTTS};
 pub use self::disks::{Disk, Side};
 use crate::record::{Environment, ReadError};
 use crate::table::{machine, markdown, significant};
@@ -69,6 +71,9 @@ pub struct Path {
     /// Disks at both ends, of directories that were named.
     #[serde(default)]
     pub disks: Vec<Disk>,
+    /// A file from one of these disks to the other, each way.
+    #[serde(default)]
+    pub disk_to_disk: Vec<DiskToDisk>,
     /// What limits the path.
     pub verdicts: Vec<Limited>,
     /// What was not measured, and why.
@@ -303,6 +308,7 @@ impl Path {
             udp: Vec::new(),
             tcp: Vec::new(),
             disks: Vec::new(),
+            disk_to_disk: Vec::new(),
             verdicts: Vec::new(),
             left_out: Vec::new(),
         }
@@ -348,7 +354,7 @@ impl Path {
         text
     }
 
-    /// In words: round-trip times, MTU, verdicts.
+    /// In words: round-trip times, MTU, verdicts, from disk to disk.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -374,6 +380,7 @@ impl Path {
             ));
             lines.extend(verdict.advice.iter().cloned());
         }
+        lines.extend(self.disk_to_disk_sentences());
         lines
     }
 
@@ -417,6 +424,7 @@ impl Path {
             }
         }
         tables.extend(self.disks_table());
+        tables.extend(self.disk_to_disk_table());
         tables
     }
 }
@@ -530,6 +538,14 @@ pub(crate) mod tests {
             read_mbps: 2345.0,
             direct: true,
         });
+        path.disk_to_disk.push(DiskToDisk {
+            way: Way::ToServer,
+            bytes: 64 << 20,
+            seconds: 5.9,
+            mbps: 91.0,
+            lanes: 16,
+            from_memory: false,
+        });
         path
     }
 
@@ -542,10 +558,12 @@ pub(crate) mod tests {
     #[test]
     fn records_from_before_disks_were_measured_are_read() {
         let mut old = serde_json::to_value(path()).unwrap();
-        old.as_object_mut().unwrap().remove("disks").unwrap();
-        let without = Path { disks: Vec::new(), ..path() };
+        for since in ["disks", "disk_to_disk"] {
+            old.as_object_mut().unwrap().remove(since).unwrap();
+        }
+        let without = Path { disks: Vec::new(), disk_to_disk: Vec::new(), ..path() };
         assert_eq!(Path::from_json(&old.to_string()).unwrap(), without);
-        assert!(!without.markdown().contains("Disks"));
+        assert!(!without.markdown().contains("Disk"));
     }
 
     #[test]
@@ -553,6 +571,7 @@ pub(crate) mod tests {
         let text = path().markdown();
         assert!(text.contains("10.00 ms at least, median 10.10, 99 % below 11.00, 1 of 100 lost"), "{text}");
         assert!(text.contains("| the server |     /data |  1234 | 2345 |                 yes |"), "{text}");
+        assert!(text.contains("| to the server |     91.0 |  64 |    5.90 |    16 |      disk |"), "{text}");
         assert!(text.contains("256 KiB") && text.contains("838") && text.contains("1500 bytes"), "{text}");
         assert_eq!(path().capacity(Way::ToServer), Some(100.0));
         assert_eq!(path().capacity(Way::FromServer), None);

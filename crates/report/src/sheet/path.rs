@@ -1,4 +1,4 @@
-//! A path: UDP by frame size, TCP by window and streams, disks, and the verdict.
+//! A path: UDP by frame size, TCP by window and streams, disks, from disk to disk, and the verdict.
 
 use super::{Cell, Part, Sheet, Table, facts};
 use crate::chart::{Chart, Line, Lines, Look, Over};
@@ -46,6 +46,9 @@ pub(crate) fn series(path: &Path) -> Vec<Series> {
         all.push(one(tool.clone(), "Mbit/s written", None, Better::More, disk.write_mbps));
         all.push(one(tool, "Mbit/s read", None, Better::More, disk.read_mbps));
     }
+    for copied in &path.disk_to_disk {
+        all.push(one(format!("disk to disk {}", copied.way), "Mbit/s", None, Better::More, copied.mbps));
+    }
     all
 }
 
@@ -86,15 +89,23 @@ fn table((caption, head, rows): crate::path::Table) -> Table {
 }
 
 fn disks(path: &Path) -> Option<Part> {
+    let mut about = vec![
+        "A file without a name was written for a while, until all of it was on the disk, and read again, both sequentially; nothing \
+         was on the network meanwhile. Files that are copied are read at one end and written at the other."
+            .to_owned(),
+    ];
+    let mut tables = vec![table(path.disks_table()?)];
+    if let Some(copied) = path.disk_to_disk_table() {
+        let words = "Disk to disk: a file that no disk can make smaller was copied as `longhaul cp` does, from the start of the copy, \
+                     over a session that was connected before, until it was verified and durable under its name.";
+        about.push(words.to_owned());
+        tables.push(table(copied));
+    }
     Some(Part {
         title: "Disks".to_owned(),
-        about: vec![
-            "A file without a name was written for a while, until all of it was on the disk, and read again, both sequentially; nothing \
-             was on the network meanwhile. Files that are copied are read at one end and written at the other."
-                .to_owned(),
-        ],
+        about,
         charts: Vec::new(),
-        tables: vec![table(path.disks_table()?)],
+        tables,
         doubts: Vec::new(),
         notes: Vec::new(),
     })
@@ -166,7 +177,7 @@ mod tests {
     fn a_path_is_tables_and_plots() {
         let sheet = sheet(&path());
         assert_eq!(sheet.parts.len(), 2, "nothing came from the server; disks");
-        assert_eq!(sheet.parts[1].tables.len(), 1);
+        assert_eq!(sheet.parts[1].tables.len(), 2, "each alone, and from disk to disk");
         assert_eq!((sheet.parts[0].tables.len(), sheet.parts[0].charts.len()), (2, 3));
         assert!(sheet.summary[0].starts_with("Round-trip time at rest: 10.00 ms"), "{:?}", sheet.summary);
         let series = series(&path());
