@@ -1,8 +1,8 @@
 //! How fast a disk takes bytes and gives them back, sequentially.
 //!
 //! In a directory, a file without a name is written for a while, brought to the disk, and read again, past the page cache. Time and bytes
-//! are bounded. Nobody else can open the file, and it is gone when it is closed, also where the program is killed. Nothing here knows
-//! of networks.
+//! are bounded. Nobody else can open the file, and it is gone when it is closed, also where the program is killed. Who copies a file to
+//! see what that takes gets one with a name, and removes it. Nothing here knows of networks.
 #![allow(unsafe_code)] // sync_file_range, which rustix lacks
 
 use std::io;
@@ -93,25 +93,49 @@ pub fn in_words(error: &io::Error) -> String {
 pub fn measure(dir: impl AsFd, time: Duration, is_wanted: &dyn Fn() -> bool) -> Result<Measured, DiskError> {
     // Who may not write there is told so, whatever is free.
     let mut scratch = Scratch::in_dir(&dir)?;
-    let free = rustix::fs::fstatvfs(&dir)?;
-    let free = free.f_bavail.saturating_mul(free.f_frsize);
+    let free = free_bytes(&dir)?;
     let calls = (free / DISK_FREE_SHARE).min(DISK_BYTES_MAX) / DISK_CALL_BYTES as u64;
     if calls == 0 {
         return Err(DiskError::TooSmall(free));
     }
     let mut memory = Memory::random()?;
     let limits = Limits { calls, time, is_wanted };
-    let write = match scratch.write(&mut memory, &limits) {
-        // It takes files past the page cache, and then does not, or wants a larger alignment.
-        Err(DiskError::Io(error)) if scratch.direct && is_invalid(&error) => {
-            scratch.set_direct(false)?;
-            scratch.write(&mut memory, &limits)?
-        }
-        written => written?,
-    };
+    let write = scratch.write_somehow(&mut memory, &limits)?;
     let calls = write.bytes / DISK_CALL_BYTES as u64;
     let read = scratch.read(&mut memory, &Limits { calls, ..limits })?;
     Ok(Measured { write, read, direct: scratch.direct })
+}
+
+/// Makes a file in `dir`, of `bytes` that no disk can make fewer. When this returns it is on the disk, and not in the page cache, where the
+/// file system can do without. `is_wanted` is asked between calls; whatever goes wrong, what is there of the file stays.
+///
+/// # Errors
+/// [`DiskError`]; of a name that is there already, too.
+pub fn fill(
+    dir: impl AsFd,
+    name: impl rustix::path::Arg,
+    bytes: u64,
+    is_wanted: &dyn Fn() -> bool,
+) -> Result<(), DiskError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(0o600))?;
+    let mut scratch = Scratch::of(file)?;
+    let calls = bytes.div_ceil(DISK_CALL_BYTES as u64);
+    let limits = Limits { calls, time: Duration::MAX, is_wanted };
+    scratch.write_somehow(&mut Memory::random()?, &limits)?;
+    rustix::fs::ftruncate(&scratch.file, bytes)?;
+    rustix::fs::fsync(&scratch.file)?;
+    rustix::fs::fadvise(&scratch.file, 0, None, Advice::DontNeed)?;
+    Ok(())
+}
+
+/// Bytes that are free in the file system of `dir`, for those without privileges.
+///
+/// # Errors
+/// As fstatvfs(3).
+pub fn free_bytes(dir: impl AsFd) -> Result<u64, DiskError> {
+    let free = rustix::fs::fstatvfs(dir)?;
+    Ok(free.f_bavail.saturating_mul(free.f_frsize))
 }
 
 fn is_invalid(error: &io::Error) -> bool {
@@ -168,15 +192,20 @@ impl Memory {
     }
 }
 
-/// A file without a name.
+/// A file that is written and read to see how fast that is.
 struct Scratch {
     file: OwnedFd,
     direct: bool,
 }
 
 impl Scratch {
+    /// Without a name.
     fn in_dir(dir: impl AsFd) -> Result<Self, Errno> {
-        let mut scratch = Self { file: nameless(dir)?, direct: false };
+        Self::of(nameless(dir)?)
+    }
+
+    fn of(file: OwnedFd) -> Result<Self, Errno> {
+        let mut scratch = Self { file, direct: false };
         match scratch.set_direct(true) {
             // This file system has no way past the page cache.
             Ok(()) | Err(Errno::INVAL) => Ok(scratch),
@@ -191,6 +220,18 @@ impl Scratch {
         rustix::fs::fcntl_setfl(&self.file, flags | more)?;
         self.direct = direct;
         Ok(())
+    }
+
+    /// Past the page cache where that can be done, else through it.
+    fn write_somehow(&mut self, memory: &mut Memory, limits: &Limits<'_>) -> Result<Moved, DiskError> {
+        match self.write(memory, limits) {
+            // It takes files past the page cache, and then does not, or wants a larger alignment.
+            Err(DiskError::Io(error)) if self.direct && is_invalid(&error) => {
+                self.set_direct(false)?;
+                self.write(memory, limits)
+            }
+            written => written,
+        }
     }
 
     fn write(&self, memory: &mut Memory, limits: &Limits<'_>) -> Result<Moved, DiskError> {
@@ -303,6 +344,24 @@ mod tests {
         }
         assert!(found.read.bytes <= found.write.bytes);
         assert!(is_empty(temp.path()));
+    }
+
+    #[test]
+    fn a_file_to_be_copied_has_its_size_and_no_byte_in_memory() {
+        let temp = tempfile::tempdir_in(".").unwrap();
+        let dir = File::open(temp.path()).unwrap();
+        let bytes = DISK_CALL_BYTES as u64 + (3 << 20);
+        fill(&dir, "f", bytes, &|| true).unwrap();
+        let written = std::fs::read(temp.path().join("f")).unwrap();
+        assert_eq!(written.len() as u64, bytes);
+        // Neither holes nor anything that comes again.
+        let mut pages: Vec<&[u8]> = written.chunks(ALIGNMENT).collect();
+        pages.sort_unstable();
+        assert!(pages.windows(2).all(|two| two[0] != two[1]));
+        let again = fill(&dir, "f", bytes, &|| true);
+        assert!(again.is_err(), "what is there already is left alone");
+        assert!(matches!(fill(&dir, "g", bytes, &|| false), Err(DiskError::Ended)));
+        assert!(free_bytes(&dir).unwrap() > 0);
     }
 
     #[test]

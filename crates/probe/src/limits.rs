@@ -157,6 +157,23 @@ pub const DISK_CALLS_BEHIND: u64 = 2;
 /// Bytes that are written to a disk to measure it: a second of the fastest today.
 pub const DISK_BYTES_MAX: u64 = 8 << 30;
 
+/// Least bytes of a file that is copied from disk to disk: lanes have at least a piece of it, and the slowest paths are held up for a minute
+/// at 140 kbit/s.
+pub const FILE_BYTES_MIN: u64 = 1 << 20;
+
+/// The start of such a copy, some round trips in which lanes open and come to their rate, makes the file no longer than by so much: as a
+/// test of TCP.
+pub const FILE_START_MAX: Duration = Duration::from_secs(10);
+
+/// One file goes there and comes back. Where the way back is faster, the file is longer than its way there needs, but takes no more than so
+/// many times as long.
+pub const FILE_STRETCH: f64 = 3.0;
+
+/// Such a copy is given up after so many times the time that it should take ...
+pub const FILE_LATE_TIMES: u32 = 10;
+/// ... and this, in which a busy disk answers (see [`DISK_LATE_MAX`]).
+pub const FILE_LATE: Duration = DISK_LATE_MAX;
+
 /// Of what is free, one in so many is written at the most: nobody else's write fails because of a measurement.
 pub const DISK_FREE_SHARE: u64 = 10;
 

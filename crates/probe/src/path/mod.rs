@@ -18,6 +18,7 @@
 //! | [`finding`], [`clocks`] | what a host lacks; how far two clocks are apart | pure |
 //! | `checkup` | the client: asks the server's host what it lacks, and what time it is | |
 //! | [`plan`] | what a whole measurement has | pure |
+//! | [`file_size`] | how large a file shows what a transfer takes | pure |
 //! | [`measure`] | a whole measurement | |
 //! | [`client`], [`echoes`] | the client: tests, round-trip times, path MTU | |
 
@@ -27,6 +28,7 @@ pub mod clocks;
 pub mod disks;
 mod echo;
 pub mod echoes;
+pub mod file_size;
 pub mod finding;
 mod gather;
 mod half;

@@ -28,6 +28,8 @@ pub struct Plan {
     pub disk_here: Option<PathBuf>,
     /// A directory of the server, in an export; over ssh, of the user's own there.
     pub disk_there: Option<PathBuf>,
+    /// Steps that its maker takes afterwards, which are counted with its own.
+    pub steps_after: usize,
 }
 
 /// RFC 2544, 9.1, and the usual jumbo frame.
@@ -49,6 +51,7 @@ impl Plan {
             disk_time: Duration::from_millis(1500),
             disk_here: None,
             disk_there: None,
+            steps_after: 0,
         }
     }
 
@@ -81,8 +84,9 @@ impl Plan {
     }
 
     /// How many are told of.
-    pub(super) fn steps(&self) -> usize {
+    #[must_use]
+    pub fn steps(&self) -> usize {
         let disks = usize::from(self.disk_here.is_some()) + usize::from(self.disk_there.is_some());
-        2 + 2 * (self.frames.len() + self.windows.len() * self.streams.len()) + disks
+        2 + 2 * (self.frames.len() + self.windows.len() * self.streams.len()) + disks + self.steps_after
     }
 }
