@@ -4,8 +4,10 @@ use std::process::Command;
 
 use longhaul_report::kept::Kept;
 use longhaul_report::path::{Path, Side, Way};
+use nix::sys::signal::{Signal, kill};
 
-use crate::stage::process::Ended;
+use crate::stage::process::{Ended, LIMIT, wait_for};
+use crate::stage::tree::walk;
 use crate::stage::{Host, LONGHAUL, Need, Stage, give_to_nobody};
 
 fn probe(stage: &Stage, key: &str, words: &str) -> Ended {
@@ -13,10 +15,14 @@ fn probe(stage: &Stage, key: &str, words: &str) -> Ended {
 }
 
 fn probe_at(stage: &Stage, far: &str, key: &str, words: &str) -> Ended {
+    stage.run(&mut probe_command(stage, far, key, words))
+}
+
+fn probe_command(stage: &Stage, far: &str, key: &str, words: &str) -> Command {
     let mut command: Command = stage.on(Host::Near, LONGHAUL);
     command.args(["probe", far, "--identity"]).arg(stage.path(key));
     command.arg("--known-hosts").arg(stage.path("known_hosts")).args(words.split_whitespace());
-    stage.run(&mut command)
+    command
 }
 
 /// All that was printed.
@@ -124,16 +130,54 @@ fn disks_at_both_ends_are_measured_and_nothing_is_left_on_them() {
     let ended =
         probe_at(&stage, "far:/data/runs", "client", &format!("{SHORTEST} --disk {}", here.display()));
     assert!(ended.err.contains("the disk of the server (/data/runs)"), "{}", ended.err);
+    assert!(ended.err.contains("[11/11] disk to disk from the server"), "{}", ended.err);
     let kept = Kept::read(ended.out.as_bytes()).unwrap();
-    assert!(kept.markdown("p").contains("Disks, Mbit/s"), "{}", kept.markdown("p"));
+    for words in ["Disks, Mbit/s", "Disk to disk, Mbit/s", "of the slowest part (network)"] {
+        assert!(kept.markdown("p").contains(words), "{}", kept.markdown("p"));
+    }
     let record = record(ended);
     let named: Vec<_> = record.disks.iter().map(|disk| (disk.side, disk.directory.clone())).collect();
     assert_eq!(named, [(Side::Server, "/data/runs".to_owned()), (Side::Here, here.display().to_string())]);
     assert!(record.disks.iter().all(|disk| disk.write_mbps > 0.0 && disk.read_mbps > 0.0), "{record:#?}");
+    assert_eq!(record.disk_to_disk.iter().map(|one| one.way).collect::<Vec<_>>(), Way::BOTH);
+    for one in &record.disk_to_disk {
+        assert!(one.bytes >= 1 << 20 && one.seconds > 0.0 && one.lanes > 0, "{one:?}");
+        assert!((1.0..25.0).contains(&one.mbps), "{one:?}");
+    }
     assert_eq!((record.host.as_str(), record.left_out.len(), record.verdicts.len()), ("far", 0, 2));
     assert!(is_empty(&here) && is_empty(&there));
     probe_at(&stage, "far:/data", "client", "-t 1").expect(2).says(&["leave out -t"]);
     probe(&stage, "client", "-u --disk .").expect(2).says(&["leave out -t"]);
+}
+
+#[test]
+fn nothing_is_left_of_a_file_that_was_stopped_on_its_way_from_disk_to_disk() {
+    require!(Need::Emulator);
+    let stage = Stage::alone("--rtt 10ms --rate 100Mbit");
+    let _server = stage.serve();
+    let (here, there) = (stage.path("near"), stage.path("far"));
+    let words = format!("{SHORTEST} --disk {}", here.display());
+    for (way, receiver) in [("to the server", &there), ("from the server", &here)] {
+        let mut probing = stage.start(&mut probe_command(&stage, "far:/data", "client", &words));
+        probing.wait_to_say(&format!("disk to disk {way}"));
+        stage.set_link("--rate 5Mbit");
+        wait_for("a part of the file", LIMIT, || {
+            let mut names = std::fs::read_dir(receiver).unwrap().map(|entry| entry.unwrap().file_name());
+            names.any(|name| name.to_string_lossy().ends_with(".part")).then_some(())
+        });
+        kill(probing.pid(), Signal::SIGINT).unwrap();
+        let ended = probing.wait().expect(1);
+        assert!(ended.err.contains("interrupted; nothing is left of the file"), "{}", ended.err);
+        assert!(is_empty(&here) && is_empty(&there), "{way}: {:?} {:?}", walk(&here), walk(&there));
+        // What was measured before is not lost.
+        let record = Path::from_json(&ended.out).unwrap();
+        assert_eq!(
+            (record.disks.len(), record.disk_to_disk.len()),
+            (2, usize::from(way == "from the server"))
+        );
+        assert!(record.left_out.iter().any(|line| line.contains("interrupted")), "{:?}", record.left_out);
+        stage.set_link("--rate 100Mbit");
+    }
 }
 
 fn record_at(stage: &Stage, far: &str, key: &str, words: &str) -> Path {
@@ -147,6 +191,12 @@ fn disks_that_a_key_may_not_write_to_are_left_out() {
     let server = stage.serve_with(&["--export", &format!("pub={}:ro", stage.path("far").display())]);
     let at = |far: &str| record_at(&stage, far, "client", "");
     assert_left_out(&at("far:/pub"), "the disk of the server (/pub): export `pub` is read-only for you");
+    let both = record_at(&stage, "far:/pub", "client", &format!("--disk {}", stage.path("near").display()));
+    assert_eq!((both.disks.len(), both.disk_to_disk.len()), (1, 0));
+    for why in ["export `pub` is read-only for you", "disk to disk: it takes both disks"] {
+        assert!(both.left_out.iter().any(|line| line.contains(why)), "{why}: {:?}", both.left_out);
+    }
+    assert!(is_empty(&stage.path("near")));
     let line = std::fs::read_to_string(stage.path("client.pub")).unwrap();
     let line = format!("user=\"root\",export=\"pub\" {line}");
     std::fs::write(stage.path("authorized_keys"), line).unwrap();

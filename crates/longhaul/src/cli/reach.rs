@@ -90,6 +90,11 @@ impl Reach {
         }
     }
 
+    /// The same for sessions in which they do: as many connections as the path needs.
+    pub(crate) fn for_copies(self) -> Self {
+        Self { lanes: None, ..self }
+    }
+
     /// Finds out where a far place's server is, or starts it there.
     pub(crate) async fn reach(&self, remote: &Place) -> anyhow::Result<Far> {
         match remote {

@@ -1,5 +1,6 @@
 //! `longhaul probe`: what a path carries.
 
+mod disk_to_disk;
 mod iperf3;
 mod listen;
 mod path;
@@ -27,7 +28,8 @@ use crate::units;
 /// HOST:/EXPORT/DIR or longhaul://HOST/EXPORT/DIR names a directory of the server (USER@HOST:DIR one of that user's), and --disk one
 /// of this host: their disks are written and read as well, a tenth of what is free and 8 GiB at the most, in a file that nobody sees and
 /// that is gone afterwards. The verdict says then whether the network or a disk holds up a transfer. The key must be one that may write
-/// there.
+/// there. Where both are named, a file of some seconds is copied from disk to disk besides, each way, as `longhaul cp` does it: called
+/// .longhaul-probe-..., within the same bounds, and removed afterwards, also after Ctrl-C. Over ssh longhaul is started there for each copy.
 ///
 /// With --iperf3 either end can be iperf3 itself; letters, meanings and reports are iperf3's. Nothing is encrypted then, and
 /// nobody proves who he is.
@@ -35,7 +37,7 @@ use crate::units;
 #[command(after_help = "Examples:
   longhaul probe far.example.org                          all of the path to a host where `longhaul serve` runs
   longhaul probe alice@far.example.org --quick            the least that a verdict needs; started there over ssh
-  longhaul probe far.example.org:/data --disk ~/runs      a transfer from ~/runs to there: the network, or a disk?
+  longhaul probe far.example.org:/data --disk ~/runs      a transfer from ~/runs to there: how fast, and the network, or a disk?
   longhaul probe far.example.org -u -b 1G -t 10           UDP at 1 Gbit/s: what is lost?
   longhaul probe far.example.org -R -P 4                  TCP from there to here, over four streams
   longhaul probe --listen                                 be measured, without exports; keys as `longhaul serve`

@@ -19,7 +19,7 @@ use longhaul_probe::{limits, tcp};
 use longhaul_report::path::Path;
 use longhaul_report::{Environment, Program};
 
-use super::{Probe, TIME_DEFAULT, UDP_RATE_DEFAULT, print_out};
+use super::{Probe, TIME_DEFAULT, UDP_RATE_DEFAULT, disk_to_disk, print_out};
 use crate::cli::reach::Reach;
 use crate::place::Place;
 use crate::service::PROBES;
@@ -33,7 +33,10 @@ impl Probe {
         let terminal = Terminal::new();
         terminal.log(0);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(self.connect_and_probe(&terminal))
+        let code = runtime.block_on(self.connect_and_probe(&terminal));
+        // Whoever still waits for a disk does not hold up the end.
+        runtime.shutdown_background();
+        code
     }
 
     async fn connect_and_probe(self, terminal: &Terminal) -> anyhow::Result<ExitCode> {
@@ -50,7 +53,7 @@ impl Probe {
         let handler = Service::new(VERSION, None).station();
         let (session, _ssh) = reach.connect(far, PROBES, handler).await?;
         let prober = Prober::greet(session.clone(), VERSION).await?;
-        let result = self.measure_path(&prober, &place, terminal).await;
+        let result = self.measure_path(&prober, &reach, &place, terminal).await;
         session.close().await;
         result
     }
@@ -70,6 +73,7 @@ impl Probe {
     async fn measure_path(
         &self,
         prober: &Prober,
+        reach: &Reach,
         place: &Place,
         terminal: &Terminal,
     ) -> anyhow::Result<ExitCode> {
@@ -80,6 +84,7 @@ impl Probe {
         let plan = Plan {
             disk_there: directory.map(|path| PathBuf::from(OsStr::from_bytes(path))),
             disk_here: self.disk.clone(),
+            steps_after: if directory.is_some() && self.disk.is_some() { disk_to_disk::STEPS } else { 0 },
             ..self.plan()
         };
         let environment = Environment {
@@ -89,7 +94,15 @@ impl Probe {
         };
         let host = host_as_given(&self.host.clone().unwrap_or_default().to_string_lossy(), place);
         let mut tell = |line: &str| terminal.say(line);
-        let record = measure(prober, &plan, &host, environment, &mut tell).await;
+        let mut record = measure(prober, &plan, &host, environment, &mut tell).await;
+        let ended = match &self.disk {
+            Some(here) if plan.steps_after > 0 => {
+                let trip =
+                    disk_to_disk::Wish { reach, place, here, plan: &plan, rtt: prober.rtt(), terminal };
+                trip.measure(&mut record).await
+            }
+            _ => disk_to_disk::End::Whole,
+        };
         if self.json {
             print_out(&record.to_json()?)?;
         } else {
@@ -98,7 +111,7 @@ impl Probe {
         // Where not even round-trip times, TCP or a disk could be had, nothing was measured.
         let measured = record.rtt.is_some()
             || !(record.tcp.is_empty() && record.udp.is_empty() && record.disks.is_empty());
-        Ok(ExitCode::from(u8::from(!measured)))
+        Ok(ExitCode::from(u8::from(!measured || ended == disk_to_disk::End::BrokenOff)))
     }
 
     fn plan(&self) -> Plan {
