@@ -52,6 +52,9 @@ const BEYOND: f64 = 1.1;
 /// Round trips that the start of a copy takes at the most before its lanes are at their rate.
 pub const START_RTTS: f64 = 20.0;
 
+/// What start and end take beside, in seconds: threads, the search for the rate, the disk's last word.
+const START_S: f64 = 1.0;
+
 impl Path {
     /// Parts of a file's way and what each does alone, Mbit/s, in the file's order; those that were measured.
     #[must_use]
@@ -104,8 +107,9 @@ impl Path {
     fn what_else(&self, one: &DiskToDisk, slowest_mbps: f64) -> &'static str {
         let rtt_ms = self.rtt.filter(|rtt| rtt.back > 0).map_or(0.0, |rtt| rtt.median_ms);
         let least_s = one.bytes as f64 * 8e-6 / slowest_mbps;
-        if least_s < START_RTTS * rtt_ms / 1e3 {
-            return " The file was short for this path: most of the time was the start, which a longer one has as well, but once.";
+        if one.seconds - least_s < START_RTTS * rtt_ms / 1e3 + START_S {
+            return " The file was short for this path: the start of a copy, some round trips and up to a second, explains that; `--full` \
+                    copies a longer one.";
         }
         " No part alone explains that: look at the processors of both hosts while a copy runs (encryption, check sums; `top`), at what else \
          uses the disks then (`iostat -x 1`), and at the lanes (`longhaul cp --trace FILE`)."
