@@ -192,8 +192,8 @@ mod tests {
         assert!(!text.contains("explains"), "{text}");
         let text = said(3000.0, 300.0, 2500.0, copied(900.0));
         assert!(text.contains("300 % of the slowest part (network). longhaul has more streams"), "{text}");
-        // 8 ms of data at 10 Gbit/s, ten of delay.
-        let short = DiskToDisk { bytes: 10 << 20, ..copied(1000.0) };
+        // Some ms of data.
+        let short = DiskToDisk { bytes: 10 << 20, seconds: 0.084, ..copied(1000.0) };
         let text = said(30_000.0, 10_000.0, 20_000.0, short);
         assert!(text.contains("10 % of") && text.contains("short for this path"), "{text}");
     }
