@@ -46,28 +46,32 @@ impl Measurement<'_> {
         }
     }
 
-    /// The streams that have reached most, each held to its share of what the path carries, by the sender's kernel.
+    /// The most streams, each held to its share of what the path carries, by the sender's kernel: it is they that overrun a queue.
     pub(super) async fn paced(&mut self, way: Way) -> Result<(), ProbeError> {
         if self.plan.pacing.is_empty() {
             return Ok(());
         }
-        let rows = self.path.tcp.iter().filter(|tcp| tcp.way == way.into());
-        let Some(best) = rows.max_by(|one, other| one.mbps.total_cmp(&other.mbps)).copied() else {
+        let rows = || self.path.tcp.iter().filter(move |tcp| tcp.way == way.into());
+        let Some(many) = rows()
+            .max_by(|one, other| one.streams.cmp(&other.streams).then(one.mbps.total_cmp(&other.mbps)))
+            .copied()
+        else {
             self.step += self.plan.pacing.len();
             let why = "no TCP has been measured that way";
             self.path.left_out.push(format!("pacing {}: {why}", record::Way::from(way)));
             return Ok(());
         };
+        let best_mbps = rows().map(|tcp| tcp.mbps).fold(0.0, f64::max);
         let mtu = self.path.mtu.iter().find(|mtu| mtu.way == way.into()).and_then(|mtu| mtu.bytes);
         let capacity =
-            self.path.capacity(way.into()).map_or(0.0, |wire| payload_rate(wire, mtu)).max(best.mbps);
+            self.path.capacity(way.into()).map_or(0.0, |wire| payload_rate(wire, mtu)).max(best_mbps);
         for percent in self.plan.pacing.clone() {
             let rate_mbps = capacity * percent / 100.0;
-            let what = format!("TCP {}: paced at {rate_mbps:.1} Mbit/s", best.way);
+            let what = format!("TCP {}: paced at {rate_mbps:.1} Mbit/s", many.way);
             self.begin(&what);
-            let each = (rate_mbps * 1e6 / f64::from(best.streams)) as u64;
+            let each = (rate_mbps * 1e6 / f64::from(many.streams)) as u64;
             let load =
-                Load { way, window: best.window_bytes, streams: best.streams, pacing: Some(each.max(8)) };
+                Load { way, window: many.window_bytes, streams: many.streams, pacing: Some(each.max(8)) };
             match self.load(load, None).await {
                 Ok((tcp, _)) => self.path.paced.push(Paced { percent, rate_mbps, tcp }),
                 Err(error) => self.leave_out(&what, error)?,
