@@ -36,7 +36,7 @@ fn a_path_is_measured_and_judged() {
     require!(Need::Emulator);
     let stage = Stage::alone("--rtt 20ms --rate 20Mbit");
     let _server = stage.serve();
-    let ended = probe(&stage, "client", "--quick --pacing 50 --json").expect(0);
+    let ended = probe(&stage, "client", "--quick --controls reno --pacing 50 --json").expect(0);
     assert!(
         ended.err.contains("round-trip time") && ended.err.contains("UDP from the server"),
         "{}",
@@ -53,6 +53,8 @@ fn a_path_is_measured_and_judged() {
         assert!((1.0..25.0).contains(&tcp), "{way}: {tcp}");
         assert!(record.verdicts.iter().any(|verdict| verdict.way == way && !verdict.evidence.is_empty()));
         assert!(record.loaded.iter().any(|loaded| loaded.way == way), "{record:#?}");
+        let reno = record.controlled.iter().filter(|controlled| controlled.tcp.way == way);
+        assert_eq!(reno.map(|reno| reno.tcp.streams).collect::<Vec<_>>(), [1, 8]);
         let paced = record.paced.iter().find(|paced| paced.tcp.way == way).unwrap();
         assert!((0.3..1.1).contains(&(paced.tcp.mbps / paced.rate_mbps)), "{way}: {paced:?}");
     }

@@ -134,6 +134,9 @@ pub const COOKIES_MAX: u32 = 16;
 /// Settings of its kernel that a server may tell: twice as many as today.
 pub const PATH_SETTINGS_MAX: usize = 16;
 
+/// Congestion controls that are compared unless told which: Linux 6 comes with sixteen, few hosts load more than three, and each takes four tests.
+pub const CONTROLS_MAX: usize = 8;
+
 /// Letters of a word of the peer's that is shown.
 pub const WORDS_BYTES_MAX: usize = 200;
 

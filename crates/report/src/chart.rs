@@ -440,7 +440,9 @@ impl Lines {
                 (10f64.powf(low.log10().floor()).min(1e29), 10f64.powf((high * 1.01).log10().ceil()));
             return Scale { from: from.max(1e-3), to, is_log: true };
         }
-        Scale { from: 0.0, to: high.max(1e-9) * 1.05, is_log: false }
+        // Nothing but zeros has no scale of its own.
+        let high = if high > 0.0 { high } else { 1.0 };
+        Scale { from: 0.0, to: high * 1.05, is_log: false }
     }
 
     fn across(&self) -> Scale {

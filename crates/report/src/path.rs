@@ -3,6 +3,7 @@
 //! Rates of UDP are of the wire: each packet with Ethernet's 38 bytes of header, check sum, preamble and gap (RFC 2544's frames and
 //! what is between them). Rates of TCP are of payload, and those of disks, and from disk to disk, of what is in the files.
 
+mod controlled;
 mod disk_to_disk;
 mod disks;
 mod paced;
@@ -11,6 +12,7 @@ use std::fmt::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::controlled::Controlled;
 pub use self::disk_to_disk::{DiskToDisk, PartOfWay, START_RTTS};
 pub use self::disks::{Disk, Side};
 pub use self::paced::Paced;
@@ -70,6 +72,9 @@ pub struct Path {
     pub udp: Vec<Udp>,
     /// TCP by window and streams.
     pub tcp: Vec<Tcp>,
+    /// TCP by congestion control.
+    #[serde(default)]
+    pub controlled: Vec<Controlled>,
     /// TCP with its streams paced, all together at several rates.
     #[serde(default)]
     pub paced: Vec<Paced>,
@@ -312,6 +317,7 @@ impl Path {
             mtu: Vec::new(),
             udp: Vec::new(),
             tcp: Vec::new(),
+            controlled: Vec::new(),
             paced: Vec::new(),
             disks: Vec::new(),
             disk_to_disk: Vec::new(),
@@ -430,6 +436,7 @@ impl Path {
                 tables.push((caption, head, rows));
             }
         }
+        tables.extend(Way::BOTH.into_iter().filter_map(|way| self.controlled_table(way)));
         tables.extend(Way::BOTH.into_iter().filter_map(|way| self.paced_table(way)));
         tables.extend(self.disks_table());
         tables.extend(self.disk_to_disk_table());
@@ -539,6 +546,7 @@ pub(crate) mod tests {
             interrupts: [0.0, 0.0],
             hosts: [0.0, 0.0],
         });
+        path.controlled.push(Controlled { control: "reno".to_owned(), tcp: path.tcp[0] });
         path.disks.push(Disk {
             side: Side::Server,
             directory: "/data".to_owned(),
@@ -580,6 +588,7 @@ pub(crate) mod tests {
         assert!(text.contains("10.00 ms at least, median 10.10, 99 % below 11.00, 1 of 100 lost"), "{text}");
         assert!(text.contains("| the server |     /data |  1234 | 2345 |                 yes |"), "{text}");
         assert!(text.contains("| to the server |     91.0 |  64 |    5.90 |    16 |      disk |"), "{text}");
+        assert!(text.contains("by congestion control") && text.contains("|    reno |       4 |"), "{text}");
         assert!(text.contains("256 KiB") && text.contains("838") && text.contains("1500 bytes"), "{text}");
         assert_eq!(path().capacity(Way::ToServer), Some(100.0));
         assert_eq!(path().capacity(Way::FromServer), None);

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::knock::{Knock, Token};
 use super::message::{Answer, Ask, Open, short};
 use super::test::{Host, Seen, Way, What, Wish};
-use crate::limits::STEP_TIMEOUT;
+use crate::limits::{CONTROLS_MAX, STEP_TIMEOUT};
 use crate::socket::wait_for;
 use crate::tcp::{self, ConnectError};
 use crate::traffic::Socket;
@@ -119,6 +119,18 @@ impl Prober {
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// Congestion controls of TCP that both hosts have.
+    #[must_use]
+    pub fn controls(&self) -> Vec<String> {
+        let of = |host: &Host| -> Vec<String> {
+            let name = "net.ipv4.tcp_available_congestion_control";
+            let value = host.settings.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str());
+            value.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+        };
+        let far = of(&self.far);
+        of(&self.near).into_iter().filter(|control| far.contains(control)).take(CONTROLS_MAX).collect()
     }
 
     /// The round-trip time as the control channel sees it.

@@ -99,6 +99,9 @@ impl Measurement<'_> {
                 }
             }
         }
+        for way in Way::BOTH {
+            self.controlled(way).await?;
+        }
         if let Some(echoes) = echoes {
             echoes.close().await;
         }

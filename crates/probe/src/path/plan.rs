@@ -22,6 +22,8 @@ pub struct Plan {
     pub tcp_time: Duration,
     /// Of TCP.
     pub congestion: Option<String>,
+    /// Congestion controls of TCP that are compared, with the kernels' windows.
+    pub controls: Vec<String>,
     /// Rates at which streams of TCP are paced, all together, in percent of what the path carries.
     pub pacing: Vec<f64>,
     /// How long a disk is written, and read.
@@ -53,6 +55,7 @@ impl Plan {
             streams: vec![1, 8],
             tcp_time: Duration::from_millis(1500),
             congestion: None,
+            controls: Vec::new(),
             pacing: Vec::new(),
             disk_time: Duration::from_millis(1500),
             disk_here: None,
@@ -90,11 +93,20 @@ impl Plan {
         }
     }
 
+    /// The least and the most streams at a time.
+    pub(super) fn few_and_many(&self) -> Vec<u32> {
+        let mut ends: Vec<u32> =
+            self.streams.iter().min().into_iter().chain(self.streams.iter().max()).copied().collect();
+        ends.dedup();
+        ends
+    }
+
     /// How many are told of.
     #[must_use]
     pub fn steps(&self) -> usize {
         let disks = usize::from(self.disk_here.is_some()) + usize::from(self.disk_there.is_some());
-        let tcp = self.windows.len() * self.streams.len() + self.pacing.len();
+        let controls = self.controls.len() * self.few_and_many().len();
+        let tcp = self.windows.len() * self.streams.len() + controls + self.pacing.len();
         2 + 2 * (self.frames.len() + tcp) + disks + self.steps_after
     }
 }

@@ -3,7 +3,7 @@
 use super::{Cell, Part, Sheet, Table, facts};
 use crate::chart::{Chart, Line, Lines, Look, Over};
 use crate::palette::colours;
-use crate::path::{Paced, Path, Tcp, Way};
+use crate::path::{Controlled, Paced, Path, Tcp, Way};
 use crate::series::{Better, Series, Value};
 
 pub(crate) fn series(path: &Path) -> Vec<Series> {
@@ -39,6 +39,11 @@ pub(crate) fn series(path: &Path) -> Vec<Series> {
     }
     for tcp in &path.tcp {
         let tool = format!("TCP {}, {}, streams: {}", tcp.way, tcp.window_in_words(), tcp.streams);
+        all.push(one(tool, "Mbit/s", None, Better::More, tcp.mbps));
+    }
+    for controlled in &path.controlled {
+        let Controlled { control, tcp } = controlled;
+        let tool = format!("TCP {}, {control}, streams: {}", tcp.way, tcp.streams);
         all.push(one(tool, "Mbit/s", None, Better::More, tcp.mbps));
     }
     for paced in &path.paced {
@@ -216,7 +221,7 @@ mod tests {
         let sheet = sheet(&path());
         assert_eq!(sheet.parts.len(), 2, "nothing came from the server; disks");
         assert_eq!(sheet.parts[1].tables.len(), 2, "each alone, and from disk to disk");
-        assert_eq!((sheet.parts[0].tables.len(), sheet.parts[0].charts.len()), (2, 3));
+        assert_eq!((sheet.parts[0].tables.len(), sheet.parts[0].charts.len()), (3, 3));
         assert!(sheet.summary[0].starts_with("Round-trip time at rest: 10.00 ms"), "{:?}", sheet.summary);
         let series = series(&path());
         assert!(series.iter().any(|one| one.call_bytes == Some(1518) && one.values[0].value == 100.0));

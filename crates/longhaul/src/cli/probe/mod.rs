@@ -158,7 +158,7 @@ pub(crate) struct Probe {
     /// The least that a verdict needs: a fraction of a minute on a short path, about one over 200 ms
     #[arg(long, conflicts_with_all = ["iperf3", "listen"])]
     quick: bool,
-    /// All of RFC 2544's frame sizes, five windows, six rates of pacing, bursts of three seconds: several minutes
+    /// All of RFC 2544's frame sizes, five windows, congestion controls, six rates of pacing, bursts of three seconds: several minutes
     #[arg(long, conflicts_with_all = ["iperf3", "listen", "quick"])]
     full: bool,
     /// Ethernet frames of UDP, in bytes with the check sum, as in 64,1518,9018
@@ -172,6 +172,9 @@ pub(crate) struct Probe {
     #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "iperf3",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::STREAMS_MAX)))]
     streams: Vec<u32>,
+    /// TCP's congestion controls to compare, as in cubic,bbr: one stream and many [default: none; --full those that both hosts have]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', conflicts_with = "iperf3")]
+    controls: Vec<String>,
     /// TCP's streams paced at these rates, in percent of what the path carries [default: none; --full 50,80,90,95,100,110]
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', conflicts_with = "iperf3", value_parser = share)]
     pacing: Vec<f64>,

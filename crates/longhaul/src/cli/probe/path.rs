@@ -80,12 +80,15 @@ impl Probe {
             return self.one_test(prober, terminal).await;
         }
         let directory = Some(place.remote_path()).filter(|path| !path.is_empty());
-        let plan = Plan {
+        let mut plan = Plan {
             disk_there: directory.map(|path| PathBuf::from(OsStr::from_bytes(path))),
             disk_here: self.disk.clone(),
             steps_after: if directory.is_some() && self.disk.is_some() { disk_to_disk::STEPS } else { 0 },
             ..self.plan()
         };
+        if self.full && plan.controls.is_empty() {
+            plan.controls = prober.controls();
+        }
         let environment = Environment {
             command: std::env::args().collect(),
             program: Program { version: format!("longhaul {VERSION}"), revision: String::new() },
@@ -133,6 +136,7 @@ impl Probe {
         if !self.streams.is_empty() {
             plan.streams.clone_from(&self.streams);
         }
+        plan.controls.clone_from(&self.controls);
         if !self.pacing.is_empty() {
             plan.pacing.clone_from(&self.pacing);
         }

@@ -1,8 +1,8 @@
-//! TCP: by window and streams, and paced.
+//! TCP: by window and streams, by congestion control, and paced.
 
 use std::time::Duration;
 
-use longhaul_report::path::{self as record, HostFacts, Loaded, Paced, Tcp};
+use longhaul_report::path::{self as record, Controlled, HostFacts, Loaded, Paced, Tcp};
 
 use super::{Measurement, PING_LOADED_EVERY, rtt};
 use crate::path::client::{Both, ProbeError};
@@ -12,12 +12,13 @@ use crate::path::test::{FlowSeen, Way, What, Wish};
 use crate::tcp::write_bytes;
 use crate::traffic::Options;
 
-/// A test of TCP: how many streams, with which window, and how fast each may be, bits a second.
+/// A test of TCP: how many streams, with which window and congestion control, and how fast each may be, bits a second.
 #[derive(Clone, Copy, Debug)]
-struct Load {
+struct Load<'a> {
     way: Way,
     window: Option<u64>,
     streams: u32,
+    control: Option<&'a str>,
     pacing: Option<u64>,
 }
 
@@ -35,7 +36,8 @@ impl Measurement<'_> {
         let what = format!("TCP {}: {words}, streams: {streams}", record::Way::from(way));
         self.begin(&what);
         let fills = window.is_none() && self.plan.streams.iter().all(|most| *most <= streams);
-        let load = Load { way, window, streams, pacing: None };
+        let control = self.plan.congestion.as_deref();
+        let load = Load { way, window, streams, control, pacing: None };
         match self.load(load, echoes.filter(|_| fills)).await {
             Ok((row, loaded)) => {
                 self.path.loaded.extend(loaded);
@@ -44,6 +46,22 @@ impl Measurement<'_> {
             }
             Err(error) => self.leave_out(&what, error),
         }
+    }
+
+    /// One stream and many with each congestion control.
+    pub(super) async fn controlled(&mut self, way: Way) -> Result<(), ProbeError> {
+        for control in &self.plan.controls {
+            for streams in self.plan.few_and_many() {
+                let what = format!("TCP {}: {control}, streams: {streams}", record::Way::from(way));
+                self.begin(&what);
+                let load = Load { way, window: None, streams, control: Some(control), pacing: None };
+                match self.load(load, None).await {
+                    Ok((tcp, _)) => self.path.controlled.push(Controlled { control: control.clone(), tcp }),
+                    Err(error) => self.leave_out(&what, error)?,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The most streams, each held to its share of what the path carries, by the sender's kernel: it is they that overrun a queue.
@@ -70,8 +88,9 @@ impl Measurement<'_> {
             let what = format!("TCP {}: paced at {rate_mbps:.1} Mbit/s", many.way);
             self.begin(&what);
             let each = (rate_mbps * 1e6 / f64::from(many.streams)) as u64;
-            let load =
-                Load { way, window: many.window_bytes, streams: many.streams, pacing: Some(each.max(8)) };
+            let (window, streams, control) =
+                (many.window_bytes, many.streams, self.plan.congestion.as_deref());
+            let load = Load { way, window, streams, control, pacing: Some(each.max(8)) };
             match self.load(load, None).await {
                 Ok((tcp, _)) => self.path.paced.push(Paced { percent, rate_mbps, tcp }),
                 Err(error) => self.leave_out(&what, error)?,
@@ -80,8 +99,12 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    async fn load(&self, load: Load, echoes: Option<&Echoes>) -> Result<(Tcp, Option<Loaded>), ProbeError> {
-        let Load { way, window, streams, pacing } = load;
+    async fn load(
+        &self,
+        load: Load<'_>,
+        echoes: Option<&Echoes>,
+    ) -> Result<(Tcp, Option<Loaded>), ProbeError> {
+        let Load { way, window, streams, control, pacing } = load;
         // A start-up takes some ten round trips, and is no more than a third of the test.
         let rtt_s = self.idle_rtt_s();
         let time = self.plan.tcp_time + Duration::from_secs_f64((20.0 * rtt_s).min(10.0));
@@ -93,12 +116,7 @@ impl Measurement<'_> {
             streams,
             length: write_bytes(None),
             rate: None,
-            options: Options {
-                window,
-                congestion: self.plan.congestion.clone(),
-                pacing,
-                ..Options::default()
-            },
+            options: Options { window, congestion: control.map(str::to_owned), pacing, ..Options::default() },
         };
         let ping = async {
             let echoes = echoes?;
