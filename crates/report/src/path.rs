@@ -588,7 +588,7 @@ pub(crate) mod tests {
         assert!(text.contains("10.00 ms at least, median 10.10, 99 % below 11.00, 1 of 100 lost"), "{text}");
         assert!(text.contains("| the server |     /data |  1234 | 2345 |                 yes |"), "{text}");
         assert!(text.contains("| to the server |     91.0 |  64 |    5.90 |    16 |      disk |"), "{text}");
-        assert!(text.contains("by congestion control") && text.contains("|    reno |       4 |"), "{text}");
+        assert!(text.contains("by congestion control") && text.contains("| reno    |       4 |"), "{text}");
         assert!(text.contains("256 KiB") && text.contains("838") && text.contains("1500 bytes"), "{text}");
         assert_eq!(path().capacity(Way::ToServer), Some(100.0));
         assert_eq!(path().capacity(Way::FromServer), None);
