@@ -49,7 +49,7 @@ impl Path {
         let without = self.unpaced(way).map_or_else(String::new, |tcp| format!("; not paced: {}", seen(tcp)));
         if let Some(tcp) = self.unpaced(way).filter(|tcp| tcp.mbps * (1.0 - SAME) > most) {
             return Some(format!(
-                "TCP {way}, streams: {}, gains nothing by pacing: at best {}; not paced: {}.",
+                "TCP {way}, streams: {}, is faster without pacing, which brings at best {}; not paced: {}.",
                 tcp.streams,
                 seen(&best.tcp),
                 seen(tcp)
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(path.paced_in_words(Way::FromServer), None);
         path.tcp[0].mbps = 99.0;
         let words = path.paced_in_words(Way::ToServer).unwrap();
-        assert!(words.contains("gains nothing by pacing: at best 94.5 Mbit/s"), "{words}");
+        assert!(words.contains("is faster without pacing, which brings at best 94.5 Mbit/s"), "{words}");
         let (_, _, rows) = path.paced_table(Way::ToServer).unwrap();
         assert_eq!((rows.len(), rows[5][0].as_str()), (6, "not"));
         assert!(path.paced_table(Way::FromServer).is_none());
