@@ -258,22 +258,13 @@ impl Copy {
 pub async fn far_buffers(session: &Session) -> Result<FarBuffers, CopyError> {
     let reply = session.request(Ask::Watch(Watch {}).into_bytes()).await?;
     let watched = Watched::decode(reply).map_err(|_| CopyError::Protocol)?;
-    let Watched {
-        socket_bytes,
-        inbox_bytes,
-        dirty_bytes,
-        storing_us,
-        reading_us,
-        received_bytes,
-        past_cache_bytes,
-    } = watched;
     Ok(FarBuffers {
-        socket_bytes,
-        inbox_bytes,
-        dirty_bytes,
-        storing_us,
-        reading_us,
-        received_bytes,
-        past_cache_bytes,
+        socket_bytes: watched.socket_bytes,
+        inbox_bytes: watched.inbox_bytes,
+        dirty_bytes: watched.dirty_bytes,
+        storing_us: watched.storing_us,
+        reading_us: watched.reading_us,
+        received_bytes: watched.received_bytes,
+        past_cache_bytes: watched.past_cache_bytes,
     })
 }

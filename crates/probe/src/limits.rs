@@ -120,8 +120,8 @@ pub const PATH_TEST_OVERTIME: Duration = Duration::from_secs(5);
 /// Tests of one session at a time: load both ways and the echoes beside it. With [`STREAMS_MAX`] each has 128 threads at most.
 pub const PATH_TESTS_MAX: usize = 3;
 
-/// Clients that a server may be told to be measured for at a time. With all tests of [`PATH_TESTS_MAX`] both ways, and [`STREAMS_MAX`] streams, they
-/// have 8192 threads, and 4 GiB for the receivers.
+/// Clients that a server may be told to be measured for at a time. When all of them load it both ways with [`STREAMS_MAX`] streams, that takes
+/// 8192 threads, and 4 GiB for what they receive into.
 pub const PATH_CLIENTS_MAX: usize = 32;
 
 /// A server that has been measured for one session is that session's for so long after its last test: another's load would

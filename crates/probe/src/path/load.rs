@@ -18,7 +18,7 @@ use super::half::Half;
 use super::message::Ask;
 use super::test::{Seen, Way, What, Wish};
 use crate::limits::{LOOKS_UNDER_WAY_MAX, STEP_TIMEOUT};
-use crate::traffic::{Plan, Role, Socket};
+use crate::traffic::{Role, Socket};
 
 /// How loads are followed.
 #[derive(Clone, Copy, Debug)]
@@ -398,16 +398,7 @@ fn cut_short(wish: &Wish, both: &mut Both, at: Duration) {
 fn half(wish: &Wish, sockets: Vec<Socket>) -> io::Result<Half> {
     let role = if wish.way == Way::ToServer { Role::Sends } else { Role::Receives };
     let flows = sockets.into_iter().map(|socket| (socket, role)).collect();
-    let plan = Plan {
-        length: wish.length,
-        rate: wish.rate.filter(|_| role == Role::Sends),
-        receive_rate_max: None,
-        bytes: None,
-        skip_receive_copy: false,
-        zero_copy: wish.options.zero_copy,
-        wide_numbers: true,
-    };
-    Half::start(flows, &plan)
+    Half::start(flows, &wish.plan(role))
 }
 
 fn pairs(near: Vec<Seen>, far: Vec<Seen>) -> Vec<Both> {

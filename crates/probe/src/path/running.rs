@@ -164,16 +164,11 @@ impl Running {
     }
 
     fn plan(&self) -> Plan {
-        let Wish { what, way, length, rate, .. } = self.wish;
-        Plan {
-            length,
-            rate: rate.filter(|_| way == Way::ToClient),
-            receive_rate_max: rate.filter(|_| what == What::Tcp && way == Way::ToServer),
-            bytes: None,
-            skip_receive_copy: false,
-            zero_copy: self.wish.options.zero_copy,
-            wide_numbers: true,
-        }
+        let Wish { what, way, rate, .. } = self.wish;
+        let role = if way == Way::ToClient { Role::Sends } else { Role::Receives };
+        // A client that is to be held to a rate may not hold itself to it.
+        let receive_rate_max = rate.filter(|_| what == What::Tcp && role == Role::Receives);
+        Plan { receive_rate_max, ..self.wish.plan(role) }
     }
 
     fn started(&self, half: Option<Half>) {

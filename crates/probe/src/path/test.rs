@@ -1,7 +1,7 @@
 //! What tests of a path are asked for, and what is counted in them.
 
 use crate::counts::Counts;
-use crate::traffic::{FlowTotal, Options};
+use crate::traffic::{FlowTotal, Options, Plan, Role};
 
 /// What travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,21 @@ pub struct Wish {
     pub rate: Option<u64>,
     /// Of the sockets at both ends.
     pub options: Options,
+}
+
+impl Wish {
+    /// What its flows do at an end, where none but the sender is held to the rate.
+    pub(crate) fn plan(&self, role: Role) -> Plan {
+        Plan {
+            length: self.length,
+            rate: self.rate.filter(|_| role == Role::Sends),
+            receive_rate_max: None,
+            bytes: None,
+            skip_receive_copy: false,
+            zero_copy: self.options.zero_copy,
+            wide_numbers: true,
+        }
+    }
 }
 
 /// How a host is set up, as far as it matters.

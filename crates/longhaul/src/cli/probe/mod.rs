@@ -176,13 +176,13 @@ pub(crate) struct Probe {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', conflicts_with = "iperf3")]
     controls: Vec<String>,
     /// TCP's streams paced at these rates, in percent of what the path carries [default: none; --full 50,80,90,95,100,110]
-    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', conflicts_with = "iperf3", value_parser = share)]
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', conflicts_with = "iperf3", value_parser = |text: &str| percent(text, (1.0, 400.0)))]
     pacing: Vec<f64>,
     /// How long a burst of UDP takes, as in 3s [default: 1s; --quick 0.7s; --full 3s]
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "iperf3")]
     burst: Option<Duration>,
     /// Percent of what UDP sends that is too much when it does not arrive
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, conflicts_with = "iperf3", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, conflicts_with = "iperf3", value_parser = |text: &str| percent(text, (0.1, 90.0)))]
     loss_max: f64,
     #[command(flatten)]
     keys: Keys,
@@ -230,14 +230,11 @@ fn large_letters(text: &str) -> String {
     }
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+/// Percent within these.
+fn percent(text: &str, (least, most): (f64, f64)) -> Result<f64, String> {
     let value: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("`{text}` is no number"))?;
-    if (0.1..=90.0).contains(&value) { Ok(value) } else { Err("0.1 to 90 percent can be had".to_owned()) }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let value: f64 = text.trim_end_matches('%').parse().map_err(|_| format!("`{text}` is no number"))?;
-    if (1.0..=400.0).contains(&value) { Ok(value) } else { Err("1 to 400 percent can be had".to_owned()) }
+    let is_within = (least..=most).contains(&value);
+    is_within.then_some(value).ok_or_else(|| format!("{least} to {most} percent can be had"))
 }
 
 fn size(text: &str) -> Result<u64, String> {
