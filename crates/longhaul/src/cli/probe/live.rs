@@ -194,9 +194,9 @@ impl Direction {
     }
 }
 
-/// As the summary calls it.
-pub(super) fn words(way: Way) -> &'static str {
-    if way == Way::ToServer { "to the server" } else { "from the server" }
+/// As records call it.
+pub(super) fn words(way: Way) -> String {
+    longhaul_report::path::Way::from(way).to_string()
 }
 
 /// In lines of so many letters, two blanks between.

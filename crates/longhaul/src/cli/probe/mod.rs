@@ -176,13 +176,15 @@ pub(crate) struct Probe {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', conflicts_with = "iperf3")]
     controls: Vec<String>,
     /// TCP's streams paced at these rates, in percent of what the path carries [default: none; --full 50,80,90,95,100,110]
-    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', conflicts_with = "iperf3", value_parser = |text: &str| percent(text, (1.0, 400.0)))]
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', conflicts_with = "iperf3",
+          value_parser = |text: &str| percent(text, (1.0, 400.0)))]
     pacing: Vec<f64>,
     /// How long a burst of UDP takes, as in 3s [default: 1s; --quick 0.7s; --full 3s]
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "iperf3")]
     burst: Option<Duration>,
     /// Percent of what UDP sends that is too much when it does not arrive
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, conflicts_with = "iperf3", value_parser = |text: &str| percent(text, (0.1, 90.0)))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, conflicts_with = "iperf3",
+          value_parser = |text: &str| percent(text, (0.1, 90.0)))]
     loss_max: f64,
     #[command(flatten)]
     keys: Keys,
