@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::limits::{DISK_BYTES_MAX, DISK_CALL_BYTES, DISK_CALLS_BEHIND, DISK_FREE_SHARE};
+use crate::memory::Memory;
 
 /// What a disk did.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,7 +99,7 @@ pub fn measure(dir: impl AsFd, time: Duration, is_wanted: &dyn Fn() -> bool) -> 
     if calls == 0 {
         return Err(DiskError::TooSmall(free));
     }
-    let mut memory = Memory::random()?;
+    let mut memory = Memory::random(DISK_CALL_BYTES)?;
     let limits = Limits { calls, time, is_wanted };
     let write = scratch.write_somehow(&mut memory, &limits)?;
     let calls = write.bytes / DISK_CALL_BYTES as u64;
@@ -122,7 +123,7 @@ pub fn fill(
     let mut scratch = Scratch::of(file)?;
     let calls = bytes.div_ceil(DISK_CALL_BYTES as u64);
     let limits = Limits { calls, time: Duration::MAX, is_wanted };
-    scratch.write_somehow(&mut Memory::random()?, &limits)?;
+    scratch.write_somehow(&mut Memory::random(DISK_CALL_BYTES)?, &limits)?;
     rustix::fs::ftruncate(&scratch.file, bytes)?;
     rustix::fs::fsync(&scratch.file)?;
     rustix::fs::fadvise(&scratch.file, 0, None, Advice::DontNeed)?;
@@ -159,36 +160,10 @@ impl Limits<'_> {
     }
 }
 
-/// What is written and read in one call, where direct I/O can take it.
-struct Memory {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Memory {
-    /// Bytes that no disk can make fewer.
-    fn random() -> Result<Self, Errno> {
-        let bytes = vec![0; DISK_CALL_BYTES + ALIGNMENT];
-        let start = bytes.as_ptr().align_offset(ALIGNMENT);
-        let mut memory = Self { bytes, start };
-        let mut rest = memory.all();
-        while !rest.is_empty() {
-            let filled = getrandom(&mut *rest, GetRandomFlags::empty())?;
-            rest = &mut rest[filled..];
-        }
-        Ok(memory)
-    }
-
-    fn all(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + DISK_CALL_BYTES]
-    }
-
-    /// As [`all`](Self::all), without a page that another call had.
-    fn of_call(&mut self, call: u64) -> &[u8] {
-        for page in self.all().chunks_exact_mut(ALIGNMENT) {
-            page[..8].copy_from_slice(&call.to_le_bytes());
-        }
-        self.all()
+/// Each page gets the number of its call, so that none has what another had.
+fn number(memory: &mut Memory, call: u64) {
+    for page in memory.chunks_exact_mut(ALIGNMENT) {
+        page[..8].copy_from_slice(&call.to_le_bytes());
     }
 }
 
@@ -237,7 +212,8 @@ impl Scratch {
     fn write(&self, memory: &mut Memory, limits: &Limits<'_>) -> Result<Moved, DiskError> {
         let (began, mut made) = (Instant::now(), 0);
         while limits.allow(made, began)? {
-            let (mut rest, mut offset) = (memory.of_call(made), made * DISK_CALL_BYTES as u64);
+            number(memory, made);
+            let (mut rest, mut offset) = (&memory[..], made * DISK_CALL_BYTES as u64);
             while !rest.is_empty() {
                 match rustix::io::pwrite(&self.file, rest, offset) {
                     Ok(0) => return Err(Errno::IO.into()),
@@ -281,7 +257,7 @@ impl Scratch {
         }
         let (began, mut made) = (Instant::now(), 0);
         while limits.allow(made, began)? {
-            let (mut rest, mut offset) = (memory.all(), made * DISK_CALL_BYTES as u64);
+            let (mut rest, mut offset) = (&mut memory[..], made * DISK_CALL_BYTES as u64);
             while !rest.is_empty() {
                 match rustix::io::pread(&self.file, &mut *rest, offset) {
                     Ok(0) => return Err(Errno::IO.into()),
@@ -372,13 +348,13 @@ mod tests {
         let file = unnamed_at_once(&dir, flags, Mode::from_raw_mode(0o600)).unwrap();
         assert!(is_empty(temp.path()), "its name is gone as soon as it is open");
         let scratch = Scratch { file, direct: false };
-        let mut memory = Memory::random().unwrap();
+        let mut memory = Memory::random(DISK_CALL_BYTES).unwrap();
         let limits = Limits { calls: 5, time: Duration::from_secs(60), is_wanted: &|| true };
         let bytes = 5 * DISK_CALL_BYTES as u64;
         assert_eq!(scratch.write(&mut memory, &limits).unwrap().bytes, bytes);
         assert_eq!(scratch.read(&mut memory, &limits).unwrap().bytes, bytes);
         // What was read last is what was written last.
-        assert_eq!(memory.all()[..8], 4u64.to_le_bytes());
+        assert_eq!(memory[..8], 4u64.to_le_bytes());
     }
 
     #[test]
@@ -396,12 +372,12 @@ mod tests {
 
     #[test]
     fn pages_of_different_calls_differ() {
-        let mut memory = Memory::random().unwrap();
-        let one = memory.of_call(1).to_vec();
-        assert!(one.as_slice() != memory.of_call(2));
-        assert!(one.chunks(ALIGNMENT).zip(memory.all().chunks(ALIGNMENT)).all(|(one, other)| one != other));
+        let mut memory = Memory::random(DISK_CALL_BYTES).unwrap();
+        number(&mut memory, 1);
+        let one = memory.to_vec();
+        number(&mut memory, 2);
+        assert!(one.chunks(ALIGNMENT).zip(memory.chunks(ALIGNMENT)).all(|(one, other)| one != other));
         assert!(one.iter().filter(|byte| **byte == 0).count() < one.len() / 100);
-        assert_eq!(memory.all().as_ptr().align_offset(ALIGNMENT), 0);
     }
 
     /// A file system of memory, which only this thread and what it starts can see.
@@ -446,7 +422,7 @@ mod tests {
         with_small_disk("10M", nix::mount::MsFlags::empty(), |disk| {
             let scratch = Scratch::in_dir(File::open(disk).unwrap()).unwrap();
             let limits = Limits { calls: 5, time: Duration::from_secs(60), is_wanted: &|| true };
-            let error = scratch.write(&mut Memory::random().unwrap(), &limits).unwrap_err();
+            let error = scratch.write(&mut Memory::random(DISK_CALL_BYTES).unwrap(), &limits).unwrap_err();
             assert_eq!(error.to_string(), "the file system is full");
         });
     }

@@ -2,7 +2,7 @@
 //!
 //! | module | holds | |
 //! | --- | --- | --- |
-//! | [`traffic`] | the flows of a test under way: a thread each, counts by interval | |
+//! | [`traffic`] | the flows of a test under way: their threads, counts by interval | |
 //! | [`tcp`], [`udp`] | what such a thread does | |
 //! | [`counts`] | what was moved, by interval | pure, but for the shared counters |
 //! | [`sequence`] | loss, reordering, duplicates and jitter by the packets' numbers | pure |
@@ -19,6 +19,7 @@ pub mod disk;
 pub mod fuzzing;
 pub mod iperf3;
 pub mod limits;
+mod memory;
 pub mod pacing;
 pub mod path;
 pub mod processor;

@@ -6,9 +6,17 @@ use std::time::Duration;
 /// take 256 threads.
 pub const STREAMS_MAX: u32 = 128;
 
-/// Longest read or write of a TCP stream: as iperf3. With both directions of [`STREAMS_MAX`] a test takes 129 MiB for them at
-/// most: each receiver has a buffer, all senders share one.
+/// Longest write of a TCP stream: as iperf3.
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Memory that a TCP stream is written from, again and again, and the longest read of one: what stays in a core's cache beside the kernel's
+/// own (512 KiB on the smaller of today's servers). With both directions of [`STREAMS_MAX`] a test takes 16 MiB at most: each
+/// receiver has such a buffer, all senders share one.
+pub const BLOCK_BYTES_MAX: usize = 128 << 10;
+
+/// From this rate on a receiver need not be woken for less than [`BLOCK_BYTES_MAX`], which come within a millisecond then. Its buffer
+/// has grown well beyond that: the kernel would make a smaller one larger, and that is what is to be measured.
+pub const FAST_BYTES_PER_SECOND: f64 = 125e6;
 
 /// Bytes of pages that one call of sendfile(2) sends: what goes through its pipe at a time. It does not return before all of it has been
 /// taken, however slow the path, and what has been sent is counted then.

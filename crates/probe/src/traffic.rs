@@ -1,21 +1,26 @@
-//! The flows of a test under way: one thread each, which moves bytes and counts them.
+//! The flows of a test under way, and the threads that move and count their bytes.
 //!
+//! A flow of UDP has a thread of its own. Streams of TCP that go the same way share as many threads as half of the host has cores: the kernel's
+//! network stack needs the others, and more senders than that only make the queues at the receivers longer than their caches.
 //! Whoever runs a test looks at the counts now and then; no flow waits for anybody but its socket.
+
+mod worker;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, available_parallelism};
 use std::time::Instant;
 
 use longhaul_transport::socket::TcpInfo;
 
 use crate::counts::{Counters, Counts, Meter};
 use crate::processor::Busy;
-use crate::tcp::Budget;
-use crate::{tcp, udp};
+use crate::tcp::{self, Budget};
+use worker::{End, Work, Worker};
 
 pub use crate::socket::{Options, Refused};
 
@@ -154,7 +159,7 @@ pub struct FlowTotal {
     pub counts: Counts,
     /// At a sender of TCP.
     pub tcp: Option<TcpSummary>,
-    /// Seconds since its beginning in which its thread ran, or waited for a processor.
+    /// Seconds since its beginning in which its thread, which it may share with others, ran or waited for a processor.
     pub busy_s: f64,
     /// Packets of UDP that found the socket's buffer full, at a receiver.
     pub socket_drops: u64,
@@ -168,8 +173,9 @@ struct Flow {
     meter: Meter,
     retransmits: Retransmits,
     seen: Seen,
+    /// Of its thread.
     busy: Arc<Busy>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    end: Arc<End>,
 }
 
 /// The kernel's count at the base and at the last look.
@@ -191,6 +197,7 @@ struct Seen {
 #[derive(Debug)]
 pub struct Traffic {
     flows: Vec<Flow>,
+    threads: Vec<JoinHandle<()>>,
     began: Instant,
     omitting: bool,
     stop_sending: Arc<AtomicBool>,
@@ -203,48 +210,53 @@ impl Traffic {
     /// # Errors
     /// When a thread cannot be had.
     pub fn start(flows: Vec<(Socket, Role)>, plan: &Plan, omit: bool) -> io::Result<Self> {
-        let mut block = vec![0; plan.length];
-        // Not zeros, which something on the way might compress. Where there is no randomness, zeros will do.
-        let _ = rustix::rand::getrandom(&mut block[..], rustix::rand::GetRandomFlags::empty());
-        let block = Arc::new(tcp::Block::new(block, plan.zero_copy)?);
+        let block = Arc::new(tcp::Block::new(plan.length, plan.zero_copy)?);
         let budget = plan.bytes.map(|bytes| Arc::new(Budget::new(bytes)));
         let mut traffic = Self {
             flows: Vec::with_capacity(flows.len()),
+            threads: Vec::new(),
             began: Instant::now(),
             omitting: omit,
             stop_sending: Arc::default(),
             stop_receiving: Arc::default(),
         };
+        let dealt = worker::deal(&flows, available_parallelism().map_or(1, NonZeroUsize::get));
         for (socket, role) in flows {
+            let mut flow = Flow {
+                socket: Arc::new(socket),
+                role,
+                counters: Arc::default(),
+                meter: Meter::default(),
+                retransmits: Retransmits::default(),
+                seen: Seen::default(),
+                busy: Arc::default(),
+                end: Arc::default(),
+            };
+            // Before there is anything to count.
+            flow.restart(0.0);
+            traffic.flows.push(flow);
+        }
+        for places in dealt {
+            let Some(&first) = places.first() else { continue };
+            let role = traffic.flows[first].role;
             let stop = if role == Role::Sends { &traffic.stop_sending } else { &traffic.stop_receiving };
-            let (socket, counters) = (Arc::new(socket), Arc::new(Counters::default()));
-            let busy = Arc::<Busy>::default();
-            let work = Work {
-                socket: socket.clone(),
+            let mut worker = Worker {
                 role,
                 plan: plan.clone(),
                 block: block.clone(),
                 budget: budget.clone(),
-                counters: counters.clone(),
                 stop: stop.clone(),
-                busy: busy.clone(),
+                busy: Arc::default(),
+                flows: Vec::with_capacity(places.len()),
             };
-            let mut flow = Flow {
-                socket,
-                role,
-                counters,
-                meter: Meter::default(),
-                retransmits: Retransmits::default(),
-                seen: Seen::default(),
-                busy,
-                thread: None,
-            };
-            // Before there is anything to count.
-            flow.restart(0.0);
+            for place in places {
+                let flow = &mut traffic.flows[place];
+                flow.busy = worker.busy.clone();
+                worker.flows.push(flow.work());
+            }
             // Where this fails the others end when `traffic` is dropped.
-            flow.thread =
-                Some(std::thread::Builder::new().name("flow".to_owned()).spawn(move || work.run())?);
-            traffic.flows.push(flow);
+            let thread = std::thread::Builder::new().name("flows".to_owned());
+            traffic.threads.push(thread.spawn(move || worker.run())?);
         }
         Ok(traffic)
     }
@@ -285,17 +297,12 @@ impl Traffic {
     #[must_use]
     pub fn all_ended(&self, role: Role) -> bool {
         let mut of_role = self.flows.iter().filter(|flow| flow.role == role).peekable();
-        let ended = |flow: &Flow| flow.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        of_role.peek().is_some() && of_role.all(ended)
+        of_role.peek().is_some() && of_role.all(|flow| flow.end.is_over())
     }
 
     /// The first flow that has failed.
     pub fn failure(&mut self) -> Option<io::Error> {
-        let failed = |flow: &mut Flow| {
-            flow.thread.as_ref().filter(|thread| thread.is_finished())?;
-            flow.join().err()
-        };
-        self.flows.iter_mut().find_map(failed)
+        self.flows.iter().find_map(|flow| flow.end.take_failure())
     }
 
     /// Senders stop; receivers go on.
@@ -307,7 +314,11 @@ impl Traffic {
     pub fn stop(&mut self) {
         self.stop_sending.store(true, Relaxed);
         self.stop_receiving.store(true, Relaxed);
-        self.flows.iter_mut().for_each(|flow| drop(flow.join()));
+        for thread in self.threads.drain(..) {
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
     }
 }
 
@@ -318,12 +329,9 @@ impl Drop for Traffic {
 }
 
 impl Flow {
-    fn join(&mut self) -> io::Result<()> {
-        match self.thread.take().map(JoinHandle::join) {
-            None => Ok(()),
-            Some(Ok(result)) => result,
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
-        }
+    /// What its thread has to know.
+    fn work(&self) -> Work {
+        Work { socket: self.socket.clone(), counters: self.counters.clone(), end: self.end.clone() }
     }
 
     fn tcp_info(&self) -> Option<TcpInfo> {
@@ -403,46 +411,6 @@ impl Seen {
     }
 }
 
-/// What the thread of a flow has.
-struct Work {
-    socket: Arc<Socket>,
-    role: Role,
-    plan: Plan,
-    block: Arc<tcp::Block>,
-    budget: Option<Arc<Budget>>,
-    counters: Arc<Counters>,
-    stop: Arc<AtomicBool>,
-    busy: Arc<Busy>,
-}
-
-impl Work {
-    fn run(self) -> io::Result<()> {
-        self.busy.begin();
-        let ended = self.flow();
-        self.busy.end();
-        ended
-    }
-
-    fn flow(&self) -> io::Result<()> {
-        let Self { plan, counters, stop, .. } = self;
-        let budget = self.budget.as_deref();
-        match (&*self.socket, self.role) {
-            (Socket::Tcp(stream), Role::Sends) => {
-                tcp::send(stream, &self.block, plan.rate, budget, counters, stop)
-            }
-            (Socket::Tcp(stream), Role::Receives) => {
-                let skip = plan.skip_receive_copy;
-                tcp::receive(stream, plan.length, plan.receive_rate_max, skip, counters, stop)
-            }
-            (Socket::Udp(socket), Role::Sends) => {
-                let packets = udp::Packets { length: plan.length, wide: plan.wide_numbers, rate: plan.rate };
-                udp::send(socket, packets, budget, counters, stop)
-            }
-            (Socket::Udp(socket), Role::Receives) => udp::receive(socket, plan.wide_numbers, counters, stop),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -506,6 +474,20 @@ mod tests {
         wait_until(|| near.bytes(Role::Sends) > 0);
         near.stop();
         drop(far);
+    }
+
+    #[test]
+    fn a_stream_whose_peer_is_gone_does_not_hold_up_the_others_of_its_thread() {
+        let ((near, far), (lost, gone)) = (pair(), pair());
+        drop(gone);
+        let far = Traffic::start(vec![(Socket::Tcp(far), Role::Receives)], &plan(None), false).unwrap();
+        let both = [lost, near].map(|stream| (Socket::Tcp(stream), Role::Sends));
+        let mut near = Traffic::start(both.into(), &plan(None), false).unwrap();
+        wait_until(|| near.flows[0].end.is_over());
+        let before = far.bytes(Role::Receives);
+        wait_until(|| far.bytes(Role::Receives) > before + 1_000_000);
+        assert!(near.failure().is_some() && near.failure().is_none(), "told once");
+        assert!(!near.all_ended(Role::Sends));
     }
 
     #[test]
