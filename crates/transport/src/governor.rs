@@ -21,6 +21,8 @@
 //! few round trips and does not take a lost packet for a full queue. Under a cap on a clean path CUBIC is, and where a
 //! buffer or a CPU holds the lanes below the path's rate: it has no cycles of its own. The governor says which.
 //!
+//! Up to 20 ms of round-trip time CRUISE holds a queue of a millisecond instead of a margin.
+//!
 //! A drain that ends as soon as it can goes straight to a probe, unless a probe has confirmed the rate before: what stood
 //! may have been a host, not a queue.
 //!
@@ -97,6 +99,19 @@ pub struct Governor {
 const DRAIN_GAIN: f64 = 0.75;
 const CRUISE_GAIN: f64 = 0.985;
 const PROBE_GAIN: f64 = 1.1;
+
+/// See [`Governor::cruise_gain`]. Several times below what is taken for a queue that stands ([`queue_stands`]).
+const HELD_QUEUE: Duration = Duration::from_millis(1);
+
+/// What the queue is more or less than that is made up for in this time: several round trips, and looks, of a short path.
+const HELD_WITHIN: Duration = Duration::from_millis(100);
+
+/// Beyond that hosts' own delays, which grow with the path, are larger than the queue.
+const SHORT_RTT_MAX: Duration = Duration::from_millis(20);
+
+/// And where the rate has been taken for less than it is.
+const SHORT_GAIN_MAX: f64 = 1.01;
+
 const FIRST_PROBE_GAIN: f64 = 1.25;
 
 /// More than this above the known rate is news.
@@ -317,7 +332,7 @@ impl Governor {
         match self.state {
             State::Search | State::Compete { .. } => None,
             State::Drain { .. } => Some(DRAIN_GAIN),
-            State::Cruise { .. } => Some(CRUISE_GAIN),
+            State::Cruise { .. } => Some(self.cruise_gain()),
             State::Probe { since, gain, .. } if now - since < nanos(round) => Some(gain),
             // Gives back what the probe may have queued.
             State::Probe { since, gain, .. } if now - since < nanos(round * 2) => {
@@ -325,6 +340,18 @@ impl Governor {
             }
             State::Probe { .. } => Some(CRUISE_GAIN),
         }
+    }
+
+    /// A short path is kept full by a queue of a millisecond: fewer packets than a host sends at once, while the margin that keeps
+    /// a long path without one is as large a part of the rate. The queue is what is measured, so it is what is steered by.
+    fn cruise_gain(&self) -> f64 {
+        let Some((_, reading)) = self.readings.back().filter(|(_, last)| last.min_rtt <= SHORT_RTT_MAX)
+        else {
+            return CRUISE_GAIN;
+        };
+        let queue = reading.rtt.saturating_sub(reading.min_rtt).as_secs_f64();
+        let missing = HELD_QUEUE.as_secs_f64() - queue;
+        (1.0 + missing / HELD_WITHIN.as_secs_f64()).clamp(CRUISE_GAIN, SHORT_GAIN_MAX)
     }
 
     /// Integral control: a shortfall of 1 % for a round trip raises the cap by 0.3 %.

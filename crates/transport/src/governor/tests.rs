@@ -141,6 +141,16 @@ fn a_gigabit_at_300_ms_is_used_without_a_queue() {
 }
 
 #[test]
+fn a_short_path_is_full_and_its_queue_short() {
+    for (mbit, rtt_ms) in [(941.0, 3.3), (941.0, 4.0), (9410.0, 10.0), (100.0, 15.0)] {
+        let mut path = Bottleneck::new(mbit, rtt_ms, 4.0, 0.0);
+        let (share, queue) = run(&mut path, &mut Governor::default(), 60.0, 0.0);
+        assert!(share > 0.995, "{share} of {mbit} Mbit/s x {rtt_ms} ms");
+        assert!(queue * rtt_ms < 2.0, "{} ms of queue, {mbit} Mbit/s x {rtt_ms} ms", queue * rtt_ms);
+    }
+}
+
+#[test]
 fn a_host_that_stalls_again_and_again_at_the_start_is_no_queue() {
     let mut path = Bottleneck::new(10_000.0, 300.0, 1.0, 0.0);
     let mut governor = Governor::default();
