@@ -69,7 +69,7 @@ fn verdict_of(change: impl Fn(&mut Path)) -> Limited {
 type Labelled = (Limit, bool, fn(&mut Path));
 
 /// Every kind of limit, and what shows it.
-const LABELLED: [Labelled; 29] = [
+const LABELLED: [Labelled; 30] = [
     (Limit::Rate, false, |_| {}),
     (Limit::Rate, true, |path| path.loaded[0].rtt.median_ms = 250.0),
     (Limit::Rate, true, |path| {
@@ -103,6 +103,11 @@ const LABELLED: [Labelled; 29] = [
         (path.tcp[0].mbps, path.tcp[0].cpu, path.tcp[0].retransmitted_percent) = (100.0, [5.0, 85.0], 0.3);
         path.tcp[1].cpu = [5.0, 98.0];
         path.loaded[0].rtt.median_ms = 50.0;
+    }),
+    // They fill it, and carry less: somebody else has the rest of it.
+    (Limit::CpuThere, false, |path| {
+        (path.tcp[0].mbps, path.tcp[0].cpu, path.tcp[0].retransmitted_percent) = (300.0, [5.0, 83.0], 0.3);
+        (path.tcp[1].mbps, path.tcp[1].cpu) = (193.0, [6.0, 98.0]);
     }),
     // A receiver without time has missed packets that the path has carried.
     (Limit::CpuThere, false, |path| {
