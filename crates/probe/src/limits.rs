@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Streams of a test in one direction: as many as iperf3 allows. Each has a thread of its own here, so that two directions
-/// take 256 threads.
+/// Streams of a test in one direction: as many as iperf3 allows. Flows of UDP have a thread each, so that two directions take 256
+/// threads.
 pub const STREAMS_MAX: u32 = 128;
 
 /// Longest write of a TCP stream: as iperf3.
