@@ -1,4 +1,4 @@
-//! Memory that begins with a page: direct I/O takes nothing else, and copies between it and the kernel are up to twice as fast on some
+//! Memory that begins with a page: direct I/O takes nothing else, and copies between it and the kernel are faster on some
 //! processors.
 
 use std::ops::{Deref, DerefMut};
