@@ -2,7 +2,10 @@
 //!
 //! Copies of each byte by the processor: one at each end, between memory that stays in the cache and the socket (none where pages are
 //! sent, or what arrives is dropped in the kernel). A write is of [`write_bytes`] unless told otherwise, a read of
-//! [`BLOCK_BYTES_MAX`] at most, and poll(2) is asked only where a socket was not ready. iperf3 3.12 has 128 KiB either way, and waits with select(2) before each.
+//! [`BLOCK_BYTES_MAX`] at most, and poll(2) is asked only where a socket was not ready. iperf3 3.12 has 128 KiB either way, too, and
+//! waits with select(2) before it goes round.
+//!
+//! After a block it is the next stream's turn: what has been sent to one stream is read at the other end before it has left the caches.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -66,12 +69,12 @@ impl Budget {
     }
 }
 
-/// Bytes of a write or read of a stream that has so many bits a second, unless told otherwise: the most, since fewer system
-/// calls leave more of the processors to the network.
+/// Bytes of a write or read of a stream that has so many bits a second, unless told otherwise: a block, or less where that would be
+/// a burst.
 #[must_use]
 pub fn write_bytes(rate: Option<u64>) -> usize {
     let of_time = |rate: u64| (rate as f64 / 8.0 * WRITE_TIME.as_secs_f64()) as usize;
-    rate.map_or(WRITE_BYTES_MAX, |rate| of_time(rate).clamp(WRITE_BYTES_LEAST, WRITE_BYTES_MAX))
+    rate.map_or(BLOCK_BYTES_MAX, |rate| of_time(rate).clamp(WRITE_BYTES_LEAST, BLOCK_BYTES_MAX))
 }
 
 /// What is sent again and again: at most [`BLOCK_BYTES_MAX`], as often as a write takes it, so that it stays in a core's cache.
@@ -148,11 +151,11 @@ pub(crate) trait Stream {
 
     fn socket(&self) -> &TcpStream;
 
-    /// Moves what a system call can move, `most` bytes if others wait for their turns. The socket does not block.
+    /// Moves what a system call can move. The socket does not block.
     ///
     /// # Errors
     /// As `send(2)` and `recv(2)`.
-    fn turn(&mut self, most: usize) -> io::Result<Turn>;
+    fn turn(&mut self) -> io::Result<Turn>;
 }
 
 /// Moves the bytes of all of them in turns, until they are over or `stop`. `over` is told which has ended by itself, and how.
@@ -161,8 +164,6 @@ pub(crate) fn move_all<S: Stream>(
     stop: &AtomicBool,
     mut over: impl FnMut(usize, io::Result<()>),
 ) {
-    // Short turns: what has been sent to one stream is read at the other end before it has left the caches.
-    let most = if streams.len() > 1 { BLOCK_BYTES_MAX } else { WRITE_BYTES_MAX };
     let mut turns = Vec::with_capacity(streams.len());
     for (place, stream) in streams.iter().enumerate() {
         let ready = stream.socket().set_nonblocking(true);
@@ -176,7 +177,7 @@ pub(crate) fn move_all<S: Stream>(
             if *turn != Turn::Now {
                 continue;
             }
-            match stream.turn(most) {
+            match stream.turn() {
                 Ok(next) => *turn = next,
                 Err(error) if is_pause(&error) => *turn = Turn::Ready,
                 Err(error) => {
@@ -259,7 +260,7 @@ impl Stream for Sender<'_> {
         self.stream
     }
 
-    fn turn(&mut self, most: usize) -> io::Result<Turn> {
+    fn turn(&mut self) -> io::Result<Turn> {
         if self.left == 0 {
             if let Some(wait) = self.pace.as_ref().and_then(Pace::still) {
                 return Ok(Turn::After(wait));
@@ -272,7 +273,7 @@ impl Stream for Sender<'_> {
                 pace.sent(self.left as u64);
             }
         }
-        let asked = self.left.min(most);
+        let asked = self.left;
         let sent = self.block.send(self.stream, asked)?;
         if sent == 0 {
             return Err(io::ErrorKind::WriteZero.into());
@@ -283,10 +284,12 @@ impl Stream for Sender<'_> {
     }
 }
 
-/// Reads until the end of the stream. While it is fast it is not woken for less than a block (SO_RCVLOWAT): each of the kernel's
-/// wake-ups costs as much as the copy of some packets. While it is slow it counts what has come when it comes.
+/// Reads until the end of the stream. Alone on its thread, and while it is fast, it is not woken for less than a block (SO_RCVLOWAT):
+/// each of the kernel's wake-ups costs as much as the copy of some packets. With others there is nearly always one that has something
+/// to be read. While it is slow it counts what has come when it comes.
 pub(crate) struct Receiver<'a> {
     stream: &'a TcpStream,
+    is_alone: bool,
     /// Since when how many bytes have come, and whether it was fast before.
     since: (Instant, u64),
     is_fast: bool,
@@ -297,10 +300,10 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// `rate_max`: reads no faster, so that TCP slows the sender down. `skip_copy`: the kernel drops the bytes instead of handing them over
-    /// (MSG_TRUNC, see tcp(7)), which a real program cannot do.
+    /// `is_alone`: on its thread. `rate_max`: reads no faster, so that TCP slows the sender down. `skip_copy`: the kernel drops the
+    /// bytes instead of handing them over (MSG_TRUNC, see tcp(7)), which a real program cannot do.
     pub(crate) fn new(
-        stream: &'a TcpStream,
+        (stream, is_alone): (&'a TcpStream, bool),
         length: usize,
         rate_max: Option<u64>,
         skip_copy: bool,
@@ -308,11 +311,28 @@ impl<'a> Receiver<'a> {
     ) -> Self {
         let block = Memory::new(length.min(BLOCK_BYTES_MAX));
         let since = (Instant::now(), 0);
-        Self { stream, since, is_fast: false, block, skip_copy, pace: rate_max.map(Pace::new), counters }
+        let pace = rate_max.map(Pace::new);
+        Self { stream, is_alone, since, is_fast: false, block, skip_copy, pace, counters }
+    }
+
+    /// Reads what fits behind the bytes that the block has.
+    fn read_into(&mut self, filled: usize) -> io::Result<usize> {
+        let room = &mut self.block[filled..];
+        let mut stream = self.stream;
+        let bytes = if self.skip_copy {
+            rustix::net::recv(stream, room, RecvFlags::TRUNC)?.1
+        } else {
+            stream.read(room)?
+        };
+        self.counters.moved(bytes as u64, 0);
+        Ok(bytes)
     }
 
     /// So many bytes have come.
     fn note(&mut self, bytes: usize) {
+        if !self.is_alone {
+            return;
+        }
         self.since.1 += bytes as u64;
         let elapsed = self.since.0.elapsed();
         if elapsed < LOOK_EVERY {
@@ -334,25 +354,27 @@ impl Stream for Receiver<'_> {
         self.stream
     }
 
-    fn turn(&mut self, _: usize) -> io::Result<Turn> {
+    fn turn(&mut self) -> io::Result<Turn> {
         if let Some(wait) = self.pace.as_ref().and_then(Pace::still) {
             return Ok(Turn::After(wait));
         }
-        let bytes = if self.skip_copy {
-            rustix::net::recv(self.stream, &mut self.block[..], RecvFlags::TRUNC)?.1
-        } else {
-            self.stream.read(&mut self.block)?
+        let mut filled = 0;
+        let next = loop {
+            match self.read_into(filled) {
+                Ok(0) => break Turn::Never,
+                Ok(bytes) => filled += bytes,
+                Err(error) if filled > 0 && is_pause(&error) => break Turn::Ready,
+                Err(error) => return Err(error),
+            }
+            if filled == self.block.len() {
+                break Turn::Ready; // most often there is no more of it yet, and a read to learn that would cost more than the poll
+            }
         };
-        self.counters.moved(bytes as u64, 0);
-        self.note(bytes);
+        self.note(filled);
         if let Some(pace) = &mut self.pace {
-            pace.sent(bytes as u64);
+            pace.sent(filled as u64);
         }
-        Ok(match bytes {
-            0 => Turn::Never,
-            bytes if bytes < self.block.len() => Turn::Ready, // that was all
-            _ => Turn::Now,
-        })
+        Ok(next)
     }
 }
 
@@ -395,7 +417,7 @@ mod tests {
 
     #[test]
     fn who_has_a_rate_writes_as_much_as_it_has_in_ten_milliseconds() {
-        assert_eq!([None, Some(1), Some(100_000_000)].map(write_bytes), [1 << 20, 1024, 125_000]);
+        assert_eq!([None, Some(1), Some(100_000_000)].map(write_bytes), [128 << 10, 1024, 125_000]);
     }
 
     #[test]

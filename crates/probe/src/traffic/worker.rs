@@ -98,8 +98,9 @@ impl Worker {
             }
             Role::Receives => {
                 let (length, rate_max, skip) = (plan.length, plan.receive_rate_max, plan.skip_receive_copy);
+                let is_alone = streams.len() == 1;
                 let receiver = |&(stream, counters, _): &(_, _, _)| {
-                    tcp::Receiver::new(stream, length, rate_max, skip, counters)
+                    tcp::Receiver::new((stream, is_alone), length, rate_max, skip, counters)
                 };
                 tcp::move_all(each.map(receiver).collect(), stop, over);
             }

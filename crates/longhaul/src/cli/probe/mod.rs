@@ -106,7 +106,7 @@ pub(crate) struct Probe {
     /// Bits a second of each stream, as in 500M; 0: as fast as it goes [default: 1M for UDP, 0 for TCP]
     #[arg(short = 'b', long, value_name = "RATE", value_parser = rate_or_none)]
     bitrate: Option<u64>,
-    /// Bytes of a write or a packet [default: for TCP 1M, or what its rate (-b) sends in 10 ms; for UDP what fits the path]
+    /// Bytes of a write or a packet [default: for TCP 128K, or what its rate (-b) sends in 10 ms; for UDP what fits the path]
     #[arg(short, long, value_parser = size)]
     length: Option<u64>,
     /// Bytes of the sockets' buffers, at both ends [default: as the kernels tune them]
