@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use longhaul_transport::socket::{set_int, set_pacing_rate};
 use rustix::event::{PollFd, poll};
@@ -17,6 +17,8 @@ const UDP_GRO: libc::c_int = 104;
 const SO_MEMINFO: libc::c_int = 55;
 const MEMINFO_WORDS: usize = 9;
 const MEMINFO_DROPS: usize = 8;
+// asm-generic/sockios.h
+const SIOCGSTAMPNS: libc::Ioctl = 0x8907;
 
 /// What the person asked for; `None`: as the kernel has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -154,6 +156,21 @@ pub(crate) fn drops(socket: &impl AsFd) -> u64 {
         )
     };
     if result < 0 { 0 } else { words[MEMINFO_DROPS].into() }
+}
+
+/// How long ago the packet arrived that was read last from a socket of UDP, by the kernel's clock (SIOCGSTAMPNS, socket(7)): a thread is woken
+/// later, on a busy host much later. The first question has the kernel note arrivals from then on; where it does not say, there
+/// is no delay, nor is there one of a second: the clock has been set meanwhile.
+pub(crate) fn since_arrival(socket: &impl AsFd) -> Duration {
+    let mut stamp = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one `timespec`, which outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSTAMPNS, &raw mut stamp) };
+    let (Ok(seconds), Ok(nanoseconds)) = (u64::try_from(stamp.tv_sec), u32::try_from(stamp.tv_nsec)) else {
+        return Duration::ZERO;
+    };
+    let arrived = UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+    let since = SystemTime::now().duration_since(arrived).unwrap_or_default();
+    if result < 0 || since >= Duration::from_secs(1) { Duration::ZERO } else { since }
 }
 
 /// Sleeps of this thread end when they should, not up to 50 us later (PR_SET_TIMERSLACK).

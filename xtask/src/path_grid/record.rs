@@ -21,6 +21,9 @@ pub(super) struct Grid {
     environment: Environment,
     left_out: Vec<String>,
     runs: Vec<Run>,
+    /// Measured again afterwards; without what the measurement says besides its figures.
+    #[serde(default)]
+    set_aside: Vec<Run>,
 }
 
 /// One measurement of a path.
@@ -141,7 +144,13 @@ fn judged(way: Way, right: &[Limit], right_bufferbloat: bool, given: Option<&Lim
 
 impl Grid {
     pub(super) fn new(environment: Environment) -> Self {
-        Self { schema: SCHEMA.to_owned(), environment, left_out: Vec::new(), runs: Vec::new() }
+        Self {
+            schema: SCHEMA.to_owned(),
+            environment,
+            left_out: Vec::new(),
+            runs: Vec::new(),
+            set_aside: Vec::new(),
+        }
     }
 
     /// Goes on with a record of the same program.
@@ -157,10 +166,13 @@ impl Grid {
         Ok(grid)
     }
 
-    /// Adds a run, in place of an older one of its case.
+    /// Adds a run; an older one of its case is set aside.
     pub(super) fn push(&mut self, run: Run) {
         match self.runs.iter_mut().find(|old| old.case == run.case) {
-            Some(old) => *old = run,
+            Some(old) => {
+                let old = std::mem::replace(old, run);
+                self.set_aside.push(Run { path: serde_json::Value::Null, ..old });
+            }
             None => self.runs.push(run),
         }
     }
@@ -207,6 +219,15 @@ impl Grid {
             if !run.emulator.trusted {
                 let _ = writeln!(text, "Doubted: {}: {}\n", run.case, run.emulator.doubts.join("; "));
             }
+        }
+        for run in &self.set_aside {
+            let _ = writeln!(
+                text,
+                "Set aside and measured again: {}, {}: {}\n",
+                run.case,
+                run.date,
+                run.in_words()
+            );
         }
         let _ = writeln!(text, "{}", self.count());
         text
@@ -266,14 +287,15 @@ impl Grid {
             self.runs.iter().flat_map(|run| &run.verdicts).map(|judged| judged.is_right).collect();
         let yes = |all: &[bool]| all.iter().filter(|it| **it).count();
         format!(
-            "{} runs: {} of {} figures within, {} of {} verdicts right; {} runs doubted, {} not measured.",
+            "{} runs: {} of {} figures within, {} of {} verdicts right; {} runs doubted, {} not measured; {} set aside.",
             self.runs.len(),
             yes(&figures),
             figures.len(),
             yes(&verdicts),
             verdicts.len(),
             self.runs.iter().filter(|run| !run.emulator.trusted).count(),
-            self.runs.iter().filter(|run| run.failure.is_some()).count()
+            self.runs.iter().filter(|run| run.failure.is_some()).count(),
+            self.set_aside.len()
         )
     }
 }
@@ -366,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_counts_and_a_case_that_is_measured_again_replaces_its_run() {
+    fn the_last_line_counts_and_a_case_that_is_measured_again_sets_its_run_aside() {
         let mut grid = Grid::new(Environment::default());
         let lossy = case("100m-20ms-loss1%");
         let mut first = run(&lossy.name, false);
@@ -378,8 +400,12 @@ mod tests {
         grid.push(again);
         assert!(grid.holds());
         let text = grid.markdown();
-        let last = "1 runs: 5 of 5 figures within, 0 of 0 verdicts right; 1 runs doubted, 0 not measured.\n";
+        let last = "1 runs: 5 of 5 figures within, 0 of 0 verdicts right; 1 runs doubted, 0 not measured; 1 set aside.\n";
         assert!(text.ends_with(last), "{text}");
+        assert!(
+            text.contains("Set aside and measured again: 100m-20ms-loss1%, : FAILED: no route\n"),
+            "{text}"
+        );
         assert!(text.contains(
             "| 100m-20ms-loss1% (doubted) | idle RTT, median | 20 ms | 19.5 to 20.5 | 20.1 | yes |"
         ));

@@ -5,7 +5,8 @@
 //! "lhe1"   reply wanted   came as long   number   time       padding
 //! ```
 //!
-//! Lengths are of the UDP payload, numbers in network order; the time is of the asker's clock, in microseconds. Packets are sent with
+//! Lengths are of the UDP payload, numbers in network order; the time is of the asker's clock, in microseconds. An answer adds to it how long
+//! the question lay at the far end, so that what the asker subtracts from the time of the arrival is not the path's. Packets are sent with
 //! DF set (RFC 8899's probes), so one that is too long for the path does not arrive.
 
 use std::io;
@@ -81,6 +82,7 @@ impl Answerer {
             Err(error) => return Err(error),
         };
         let Some(echo) = Echo::read(&self.buffer[..length]) else { return Ok(()) };
+        let lay = socket::since_arrival(&self.socket);
         if self.second.elapsed() >= Duration::from_secs(1) {
             (self.second, self.answered) = (Instant::now(), 0);
         }
@@ -89,7 +91,8 @@ impl Answerer {
         }
         self.answered += 1;
         self.total += 1;
-        let answer = Echo { came: length as u16, ..echo };
+        let time_us = echo.time_us.saturating_add(lay.as_micros() as u64);
+        let answer = Echo { came: length as u16, time_us, ..echo };
         let length = usize::from(echo.wanted).clamp(ECHO_BYTES_MIN, ECHO_BYTES_MAX);
         answer.write(&mut self.buffer);
         // What is too long for the first link, or finds no room, does not arrive.
@@ -120,6 +123,28 @@ mod tests {
     }
 
     #[test]
+    fn how_long_a_question_lay_is_no_part_of_the_round_trip() {
+        let (near, far) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        near.connect(far.local_addr().unwrap()).unwrap();
+        far.connect(near.local_addr().unwrap()).unwrap();
+        let mut answerer = Answerer::new(far).unwrap();
+        let mut bytes = [0; ECHO_BYTES_MIN];
+        let mut ask = |number: u64, wait: Duration| {
+            Echo { wanted: 0, came: 0, number, time_us: 0 }.write(&mut bytes);
+            near.send(&bytes).unwrap();
+            std::thread::sleep(wait);
+            while answerer.total < number {
+                answerer.answer().unwrap();
+            }
+            near.recv(&mut bytes).unwrap();
+            Echo::read(&bytes).unwrap().time_us
+        };
+        // The kernel notes arrivals from some moment after the first question on.
+        let lay = (1..100).map(|number| ask(number, Duration::from_millis(20))).find(|lay| *lay >= 20_000);
+        assert!(lay.is_some());
+    }
+
+    #[test]
     fn an_answer_is_as_long_as_it_is_wanted_and_says_how_long_the_question_was() {
         let (near, far) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         near.connect(far.local_addr().unwrap()).unwrap();
@@ -135,7 +160,9 @@ mod tests {
             }
             answerer.total = 0;
             assert_eq!(near.recv(&mut bytes).unwrap(), comes);
-            assert_eq!(Echo::read(&bytes), Some(Echo { came: length as u16, ..echo }));
+            let answer = Echo::read(&bytes).unwrap();
+            assert!(answer.time_us >= echo.time_us);
+            assert_eq!(answer, Echo { came: length as u16, time_us: answer.time_us, ..echo });
         }
     }
 }

@@ -11,7 +11,7 @@ use super::client::{Flows, ProbeError, Prober};
 use super::echo::{ECHO_BYTES_MIN, Echo};
 use super::test::{Way, What, Wish};
 use crate::limits::{ECHO_BYTES_MAX, LOOK_AT_TESTS_EVERY, PATH_TEST_TIME_MAX};
-use crate::socket::{self, wait_for};
+use crate::socket::{self, since_arrival, wait_for};
 use crate::traffic::{Options, Socket};
 
 /// A server's answers to packets, until this is dropped.
@@ -123,7 +123,8 @@ impl Echoes {
     }
 }
 
-/// Sends and receives on one thread: the time of an arrival is when the thread has been woken for it.
+/// Sends and receives on one thread. The time of an arrival is the kernel's: when the thread is woken for it is this host's affair, and
+/// the server does not count either how long it took to answer.
 fn ping(socket: &UdpSocket, every: Duration, span: Duration, patience: Duration) -> io::Result<Pings> {
     // Answers to what was sent before.
     let mut bytes = [0; 128];
@@ -153,7 +154,7 @@ fn ping(socket: &UdpSocket, every: Duration, span: Duration, patience: Duration)
         let until = if over { began + span + patience } else { next.min(began + span) };
         wait_for(&mut [PollFd::new(socket, PollFlags::IN)], until)?;
         while let Ok(length) = socket.recv(&mut bytes) {
-            let now = us(Instant::now());
+            let now = us(Instant::now()).saturating_sub(since_arrival(socket).as_micros() as u64);
             let Some(echo) = Echo::read(&bytes[..length]) else { continue };
             let place = (echo.number as usize).wrapping_sub(1);
             // One copy of each, and none of another measurement.
