@@ -28,6 +28,16 @@ impl Burst {
     }
 }
 
+/// Whether a long burst has brought so much less than the short ones that were too much for the path as well that a host, or one on the way,
+/// may have paused: then it is made again.
+#[must_use]
+pub fn is_held_up(arrived: f64, bursts: impl Iterator<Item = Burst>, threshold: f64) -> bool {
+    let mut limited: Vec<f64> =
+        bursts.filter(|burst| burst.shortfall() >= threshold).map(|burst| burst.arrived).collect();
+    limited.sort_by(f64::total_cmp);
+    limited.get(limited.len() / 2).is_some_and(|median| arrived < median * HELD_UP)
+}
+
 /// What a search has come to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Found {
@@ -52,6 +62,9 @@ pub enum Step {
 
 /// How close the rates on both sides of the limit must come.
 const CLOSE: f64 = 1.01;
+
+/// Bursts of one path differ by less.
+const HELD_UP: f64 = 0.99;
 
 /// A sender that sends less than this share of what it should is at its own limit.
 const SENDER_KEEPS_UP: f64 = 0.93;
@@ -219,6 +232,16 @@ mod tests {
                 "{start}: {found:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_pause_is_seen_beside_the_bursts_before() {
+        let burst = |arrived| Burst { offered: 110.0, sent: 110.0, arrived, lost: 0.0 };
+        let carried = Burst { offered: 50.0, sent: 50.0, arrived: 50.0, lost: 0.0 };
+        let bursts = [burst(100.0), carried, burst(80.0), burst(100.5)];
+        let held_up = |arrived| is_held_up(arrived, bursts.into_iter(), 0.05);
+        assert_eq!([97.0, 99.5, 103.0].map(held_up), [true, false, false]);
+        assert!(!is_held_up(10.0, [carried].into_iter(), 0.05));
     }
 
     #[test]
