@@ -285,8 +285,7 @@ impl Stream for Sender<'_> {
 }
 
 /// Reads until the end of the stream. Alone on its thread, and while it is fast, it is not woken for less than a block (SO_RCVLOWAT):
-/// each of the kernel's wake-ups costs as much as the copy of some packets. With others there is nearly always one that has something
-/// to be read. While it is slow it counts what has come when it comes.
+/// each of the kernel's wake-ups costs as much as the copy of some packets. With others on the thread that was slower. While it is slow it counts what has come when it comes.
 pub(crate) struct Receiver<'a> {
     stream: &'a TcpStream,
     is_alone: bool,

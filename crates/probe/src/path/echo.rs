@@ -122,20 +122,35 @@ mod tests {
         }
     }
 
-    #[test]
-    fn how_long_a_question_lay_is_no_part_of_the_round_trip() {
+    /// An asker, and who answers it.
+    fn pair() -> (UdpSocket, Answerer) {
         let (near, far) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         near.connect(far.local_addr().unwrap()).unwrap();
         far.connect(near.local_addr().unwrap()).unwrap();
-        let mut answerer = Answerer::new(far).unwrap();
+        near.set_read_timeout(Some(LIMIT)).unwrap();
+        (near, Answerer::new(far).unwrap())
+    }
+
+    /// Answers one more question.
+    fn answer(answerer: &mut Answerer) {
+        let (before, began) = (answerer.total, Instant::now());
+        while answerer.total == before {
+            assert!(began.elapsed() < LIMIT, "no question has come");
+            answerer.answer().unwrap();
+        }
+    }
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn how_long_a_question_lay_is_no_part_of_the_round_trip() {
+        let (near, mut answerer) = pair();
         let mut bytes = [0; ECHO_BYTES_MIN];
         let mut ask = |number: u64, wait: Duration| {
             Echo { wanted: 0, came: 0, number, time_us: 0 }.write(&mut bytes);
             near.send(&bytes).unwrap();
-            std::thread::sleep(wait);
-            while answerer.total < number {
-                answerer.answer().unwrap();
-            }
+            std::thread::sleep(wait); // so long it lies there
+            answer(&mut answerer);
             near.recv(&mut bytes).unwrap();
             Echo::read(&bytes).unwrap().time_us
         };
@@ -146,19 +161,13 @@ mod tests {
 
     #[test]
     fn an_answer_is_as_long_as_it_is_wanted_and_says_how_long_the_question_was() {
-        let (near, far) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
-        near.connect(far.local_addr().unwrap()).unwrap();
-        far.connect(near.local_addr().unwrap()).unwrap();
-        let mut answerer = Answerer::new(far).unwrap();
+        let (near, mut answerer) = pair();
         let mut bytes = [0; 2000];
         for (length, wanted, comes) in [(24, 1500, 1500), (1500, 24, 24), (100, 0, 24)] {
             let echo = Echo { wanted, came: 0, number: 7, time_us: 9 };
             echo.write(&mut bytes);
             near.send(&bytes[..length]).unwrap();
-            while answerer.total == 0 {
-                answerer.answer().unwrap();
-            }
-            answerer.total = 0;
+            answer(&mut answerer);
             assert_eq!(near.recv(&mut bytes).unwrap(), comes);
             let answer = Echo::read(&bytes).unwrap();
             assert!(answer.time_us >= echo.time_us);

@@ -14,7 +14,7 @@ use super::disks;
 use super::echoes::{Echoes, Pings, header_bytes};
 use super::plan::Plan;
 use super::test::{Host, Seen, Way, What, Wish};
-use super::udp_search::{Burst, Found, Search, Step, is_held_up};
+use super::udp_search::{Burst, Found, Search, Step};
 use super::verdict::verdicts;
 use crate::limits::{BURSTS_PER_SEARCH_MAX, DATAGRAM_BYTES_MIN, PROBE_RECEIVE_BUFFER};
 use crate::traffic::Options;
@@ -215,9 +215,10 @@ impl Measurement<'_> {
                         Found::Nothing => (Bound::Nothing, least),
                     };
                     let above = self.burst(way, size, rate, self.plan.burst).await?;
-                    let above = match bound {
-                        Bound::Path => self.unless_held_up(way, size, rate, above, &bursts).await?,
-                        _ => above,
+                    let above = if bound == Bound::Path && search.is_held_up(above.arrived_mbps) {
+                        self.middle_with_two_more(way, size, rate, above).await?
+                    } else {
+                        above
                     };
                     let burst = as_burst(rate, &above);
                     // A short burst has fallen short here, and this long one does not: that was no limit of the path.
@@ -247,29 +248,17 @@ impl Measurement<'_> {
         Ok(Udp { way: way.into(), frame_bytes: frame, bound, above, below: Some(below), half, bursts })
     }
 
-    /// A long burst, or the middle one of three where it was held up. (A policer lets short bursts pass, too; then all three are alike.)
-    async fn unless_held_up(
+    /// The middle one of three long bursts: what paused once is not taken for the path. (A policer lets short ones pass, and all long ones are alike.)
+    async fn middle_with_two_more(
         &self,
         way: Way,
         size: Size,
         rate: f64,
-        above: Packets,
-        bursts: &[[f64; 3]],
+        first: Packets,
     ) -> Result<Packets, ProbeError> {
-        let before = bursts.iter().map(|&[sent, arrived, lost]| Burst {
-            offered: sent,
-            sent,
-            arrived,
-            lost: lost / 100.0,
-        });
-        if !is_held_up(above.arrived_mbps, before, self.plan.loss_max) {
-            return Ok(above);
-        }
-        let mut all = [
-            above,
-            self.burst(way, size, rate, self.plan.burst).await?,
-            self.burst(way, size, rate, self.plan.burst).await?,
-        ];
+        let second = self.burst(way, size, rate, self.plan.burst).await?;
+        let third = self.burst(way, size, rate, self.plan.burst).await?;
+        let mut all = [first, second, third];
         all.sort_by(|one, other| one.arrived_mbps.total_cmp(&other.arrived_mbps));
         let [_, middle, _] = all;
         Ok(middle)

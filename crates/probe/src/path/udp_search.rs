@@ -28,16 +28,6 @@ impl Burst {
     }
 }
 
-/// Whether a long burst has brought so much less than the short ones that were too much for the path as well that a host, or one on the way,
-/// may have paused: then it is made again.
-#[must_use]
-pub fn is_held_up(arrived: f64, bursts: impl Iterator<Item = Burst>, threshold: f64) -> bool {
-    let mut limited: Vec<f64> =
-        bursts.filter(|burst| burst.shortfall() >= threshold).map(|burst| burst.arrived).collect();
-    limited.sort_by(f64::total_cmp);
-    limited.get(limited.len() / 2).is_some_and(|median| arrived < median * HELD_UP)
-}
-
 /// What a search has come to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Found {
@@ -85,6 +75,8 @@ pub struct Search {
     /// The sender's limit, once it was met.
     sender: Option<f64>,
     guesses: u32,
+    /// What arrived of bursts that were not carried.
+    limited: Vec<f64>,
 }
 
 impl Search {
@@ -92,13 +84,23 @@ impl Search {
     #[must_use]
     pub fn new(start: f64, bounds: RangeInclusive<f64>, threshold: f64) -> Self {
         let start = start.clamp(*bounds.start(), *bounds.end());
-        Self { bounds, threshold, start, carried: None, beyond: None, sender: None, guesses: 0 }
+        Self {
+            bounds,
+            threshold,
+            start,
+            carried: None,
+            beyond: None,
+            sender: None,
+            guesses: 0,
+            limited: Vec::new(),
+        }
     }
 
     /// A burst is over.
     pub fn note(&mut self, burst: Burst) {
         let rate = burst.offered;
         if burst.shortfall() >= self.threshold {
+            self.limited.push(burst.arrived);
             if self.beyond.is_none_or(|(beyond, _)| rate < beyond) {
                 self.beyond = Some((rate, burst.arrived));
             }
@@ -115,6 +117,15 @@ impl Search {
                 self.beyond = None;
             }
         }
+    }
+
+    /// Whether a longer burst has brought so much less than those before it that were not carried either that a host, or one on the
+    /// way, may have paused.
+    #[must_use]
+    pub fn is_held_up(&self, arrived: f64) -> bool {
+        let mut limited = self.limited.clone();
+        limited.sort_by(f64::total_cmp);
+        limited.get(limited.len() / 2).is_some_and(|median| arrived < median * HELD_UP)
     }
 
     /// What to do now.
@@ -238,10 +249,11 @@ mod tests {
     fn a_pause_is_seen_beside_the_bursts_before() {
         let burst = |arrived| Burst { offered: 110.0, sent: 110.0, arrived, lost: 0.0 };
         let carried = Burst { offered: 50.0, sent: 50.0, arrived: 50.0, lost: 0.0 };
-        let bursts = [burst(100.0), carried, burst(80.0), burst(100.5)];
-        let held_up = |arrived| is_held_up(arrived, bursts.into_iter(), 0.05);
-        assert_eq!([97.0, 99.5, 103.0].map(held_up), [true, false, false]);
-        assert!(!is_held_up(10.0, [carried].into_iter(), 0.05));
+        let mut search = Search::new(50.0, 1.0..=1000.0, 0.05);
+        search.note(carried);
+        assert!(!search.is_held_up(10.0));
+        [100.0, 80.0, 100.5].into_iter().for_each(|arrived| search.note(burst(arrived)));
+        assert_eq!([97.0, 99.5, 103.0].map(|arrived| search.is_held_up(arrived)), [true, false, false]);
     }
 
     #[test]
