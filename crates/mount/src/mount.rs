@@ -14,7 +14,8 @@ use longhaul_files::client::PageCache;
 use rustix::io::Errno;
 use tokio::runtime::Handle;
 
-use crate::fuse::{Fuse, Ids};
+use crate::fuse::Fuse;
+use crate::translate::Ids;
 
 /// How it is mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
