@@ -1,5 +1,7 @@
 //! What a host's facts mean for longhaul. Pure.
 
+use std::time::Duration;
+
 use longhaul_transport::limits::LANES_MAX;
 
 use super::host::{Clock, Device, Host};
@@ -23,6 +25,7 @@ pub(crate) fn all(host: &Host) -> Vec<Finding> {
         clock,
         aes,
         cpus,
+        wake_ups,
     ]
     .into_iter()
     .map(|check| check(host))
@@ -315,6 +318,33 @@ fn cpus(host: &Host) -> Finding {
     finding.slower("for more than some Gbit/s: two CPUs")
 }
 
+/// What a wake-up costs where a CPU that has nothing to do is not given up to somebody else.
+const WAKE_UP: Duration = Duration::from_micros(15);
+
+/// A short call of a program's on a mount.
+const SHORT_CALL: u64 = 8 << 10;
+
+fn wake_ups(host: &Host) -> Finding {
+    let Some(time) = host.wake_time else {
+        return Finding::fine("wake-ups", "no second CPU", "nobody is woken on another one");
+    };
+    let what = format!("{:.1} us to wake a thread on another CPU", time.as_secs_f64() * 1e6);
+    let most = SHORT_CALL as f64 * 8.0 / (2.0 * time.as_secs_f64()).max(1e-9);
+    let why = format!(
+        "a call on a mount takes two, there and back: {} at the most in calls of {}; longer calls hardly notice",
+        show_rate(most),
+        show_size(SHORT_CALL)
+    );
+    let finding = Finding::fine("wake-ups", what, why);
+    if time <= WAKE_UP {
+        return finding;
+    }
+    finding.slower(
+        "for small calls on mounts, in a virtual machine whose cpuidle driver is haltpoll, as root: echo 200000 > \
+         /sys/module/haltpoll/parameters/guest_halt_poll_ns",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -328,6 +358,7 @@ mod tests {
             kernel: "6.18.1".to_owned(),
             is_root: false,
             cpus: 2,
+            wake_time: Some(Duration::from_micros(4)),
             has_aes: Some(true),
             fuse: Device::Opens,
             tun: Device::Opens,
@@ -372,7 +403,7 @@ mod tests {
         assert_eq!(stopped(&|host| host.fuse = Device::Refused("no".to_owned())), [Job::Mount]);
         assert_eq!(stopped(&|host| host.fusermount3 = None), [Job::Mount]);
         assert_eq!(stopped(&|host| host.tun = Device::Missing), [Job::Emulate]);
-        let slower: [&dyn Fn(&mut Host); 10] = [
+        let slower: [&dyn Fn(&mut Host); 11] = [
             &|host| host.kernel = "5.10.0-30-amd64".to_owned(),
             &|host| host.fanotify = Some("no".to_owned()),
             &|host| host.user_allow_other = false,
@@ -383,6 +414,7 @@ mod tests {
             &|host| host.open_files_hard = 256,
             &|host| host.clock = Clock::Free,
             &|host| host.cpus = 1,
+            &|host| host.wake_time = Some(Duration::from_micros(28)),
         ];
         for change in slower {
             assert!(stopped(change).is_empty());
@@ -402,6 +434,9 @@ mod tests {
         assert!(buffers.why.contains("33.6 ms at 1 Gbit/s and 3.36 ms at 10"), "{}", buffers.why);
         // 1448 x 8 / 0.1 x sqrt(1500) = 4.49 Mbit/s.
         assert!((mathis_bps(0.1, 0.001) / 1e6 - 4.487).abs() < 0.01);
+        // 8 KiB in twice 28 us.
+        let slow = wake_ups(&Host { wake_time: Some(Duration::from_micros(28)), ..host() });
+        assert!(slow.why.contains("1.17 Gbit/s"), "{}", slow.why);
         let without = congestion(&Host { congestion_available: Vec::new(), ..host() });
         assert!(without.why.contains("takes 223 of them"), "{}", without.why);
         assert_eq!(version("6.1.0-18-amd64"), Some((6, 1)));

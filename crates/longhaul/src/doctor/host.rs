@@ -7,9 +7,12 @@ use std::mem::MaybeUninit;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::Resource;
+
+use super::wake::wake_time;
 
 /// Everything that is looked at. `None`: it could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(crate) struct Host {
     pub(crate) kernel: String,
     pub(crate) is_root: bool,
     pub(crate) cpus: usize,
+    /// How long it takes a thread to wake another on another CPU.
+    pub(crate) wake_time: Option<Duration>,
     /// Whether the CPU has instructions for AES.
     pub(crate) has_aes: Option<bool>,
     pub(crate) fuse: Device,
@@ -80,6 +85,7 @@ impl Host {
             kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             is_root: rustix::process::geteuid().is_root(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            wake_time: wake_time(),
             has_aes: read("/proc/cpuinfo").and_then(|text| has_aes(&text)),
             fuse: open("/dev/fuse"),
             tun: open("/dev/net/tun"),
