@@ -28,15 +28,15 @@ fn between(here: usize, there: usize) -> io::Result<Option<Duration>> {
     for end in [&near, &far] {
         end.set_read_timeout(Some(PATIENCE))?;
     }
-    let answering = thread::spawn(move || -> io::Result<()> {
+    let answering = thread::Builder::new().spawn(move || -> io::Result<()> {
         run_on(there)?;
         (0..FIRST_TURNS + TURNS).try_for_each(|_| {
             let mut byte = [0];
             (&far).read_exact(&mut byte)?;
             (&far).write_all(&byte)
         })
-    });
-    let asking = thread::spawn(move || -> io::Result<Vec<Duration>> {
+    })?;
+    let asking = thread::Builder::new().spawn(move || -> io::Result<Vec<Duration>> {
         run_on(here)?;
         let turn = |_| {
             let begun = Instant::now();
@@ -46,7 +46,7 @@ fn between(here: usize, there: usize) -> io::Result<Option<Duration>> {
             Ok(begun.elapsed())
         };
         (0..FIRST_TURNS + TURNS).map(turn).skip(FIRST_TURNS).collect()
-    });
+    })?;
     let turns = asking.join();
     let _ = answering.join(); // what it has to say, the other one has missed
     let mut turns = turns.map_err(|_| io::Error::other("panicked"))??;
