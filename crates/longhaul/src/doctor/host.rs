@@ -20,7 +20,7 @@ pub(crate) struct Host {
     pub(crate) kernel: String,
     pub(crate) is_root: bool,
     pub(crate) cpus: usize,
-    /// How long it takes a thread to wake another on another CPU.
+    /// How long it takes a thread to wake another on another CPU, if there is one.
     pub(crate) wake_time: Option<Duration>,
     /// Whether the CPU has instructions for AES.
     pub(crate) has_aes: Option<bool>,
