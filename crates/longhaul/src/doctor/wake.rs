@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 const TURNS: usize = 200;
 const FIRST_TURNS: usize = 20;
 
-/// Who is not woken for so long will not be.
+/// Longest that a turn, and all of them, may take: on a busy host there are fewer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Half of what a byte takes there and back, between two threads that sleep until it comes: the middle of many. `None` with
@@ -20,38 +20,37 @@ pub(super) fn wake_time() -> Option<Duration> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
     let (here, there) = (cpus.next()?, cpus.next()?);
-    between(here, there).ok().flatten()
+    let mut turns = between(here, there).ok()?;
+    turns.sort_unstable();
+    Some(*turns.get(turns.len() / 2)? / 2)
 }
 
-fn between(here: usize, there: usize) -> io::Result<Option<Duration>> {
+fn between(here: usize, there: usize) -> io::Result<Vec<Duration>> {
     let (near, far) = UnixStream::pair()?;
-    for end in [&near, &far] {
-        end.set_read_timeout(Some(PATIENCE))?;
-    }
+    near.set_read_timeout(Some(PATIENCE))?;
     let answering = thread::Builder::new().spawn(move || -> io::Result<()> {
         run_on(there)?;
-        (0..FIRST_TURNS + TURNS).try_for_each(|_| {
-            let mut byte = [0];
-            (&far).read_exact(&mut byte)?;
-            (&far).write_all(&byte)
-        })
+        let mut byte = [0];
+        while (&far).read(&mut byte)? > 0 {
+            (&far).write_all(&byte)?;
+        }
+        Ok(())
     })?;
-    let asking = thread::Builder::new().spawn(move || -> io::Result<Vec<Duration>> {
+    let asking = thread::Builder::new().spawn(move || {
         run_on(here)?;
+        let all = Instant::now();
         let turn = |_| {
-            let begun = Instant::now();
-            let mut byte = [0];
+            let (begun, mut byte) = (Instant::now(), [0]);
             (&near).write_all(&byte)?;
             (&near).read_exact(&mut byte)?;
             Ok(begun.elapsed())
         };
-        (0..FIRST_TURNS + TURNS).map(turn).skip(FIRST_TURNS).collect()
+        let in_time = (0..FIRST_TURNS + TURNS).take_while(|_| all.elapsed() < PATIENCE);
+        in_time.map(turn).skip(FIRST_TURNS).collect()
     })?;
     let turns = asking.join();
     let _ = answering.join(); // what it has to say, the other one has missed
-    let mut turns = turns.map_err(|_| io::Error::other("panicked"))??;
-    turns.sort_unstable();
-    Ok(turns.get(TURNS / 2).map(|turn| *turn / 2))
+    turns.unwrap_or_else(|_| Err(io::Error::other("panicked")))
 }
 
 fn run_on(cpu: usize) -> io::Result<()> {
