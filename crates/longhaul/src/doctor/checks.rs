@@ -319,7 +319,7 @@ fn cpus(host: &Host) -> Finding {
 }
 
 /// What a wake-up costs where a CPU that has nothing to do is not given up to somebody else.
-const WAKE_UP: Duration = Duration::from_micros(15);
+const WAKE_UP: Duration = Duration::from_micros(18);
 
 /// A short call of a program's on a mount.
 const SHORT_CALL: u64 = 8 << 10;
