@@ -7,12 +7,9 @@ use std::mem::MaybeUninit;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::Resource;
-
-use super::wake::wake_time;
 
 /// Everything that is looked at. `None`: it could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,8 +17,8 @@ pub(crate) struct Host {
     pub(crate) kernel: String,
     pub(crate) is_root: bool,
     pub(crate) cpus: usize,
-    /// How long it takes a thread to wake another on another CPU, if there is one.
-    pub(crate) wake_time: Option<Duration>,
+    /// This is a guest whose CPUs are given up as soon as they have nothing to do: its cpuidle driver could wait, and is told not to.
+    pub(crate) halts_at_once: bool,
     /// Whether the CPU has instructions for AES.
     pub(crate) has_aes: Option<bool>,
     pub(crate) fuse: Device,
@@ -85,7 +82,7 @@ impl Host {
             kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             is_root: rustix::process::geteuid().is_root(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            wake_time: wake_time(),
+            halts_at_once: halts_at_once(),
             has_aes: read("/proc/cpuinfo").and_then(|text| has_aes(&text)),
             fuse: open("/dev/fuse"),
             tun: open("/dev/net/tun"),
@@ -138,6 +135,13 @@ fn open(path: &str) -> Device {
 fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+/// Documentation/virt/guest-halt-polling.rst of the kernel.
+fn halts_at_once() -> bool {
+    let is = |path: &str, what: &str| read(path).is_some_and(|text| text.trim() == what);
+    is("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll")
+        && is("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "0")
 }
 
 fn has_openat2() -> bool {

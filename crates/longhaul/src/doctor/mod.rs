@@ -7,7 +7,6 @@
 pub(crate) mod checks;
 pub(crate) mod host;
 pub(crate) mod path;
-mod wake;
 
 pub(crate) use longhaul_probe::path::finding::{Finding, Job, State, works};
 
