@@ -18,6 +18,8 @@ use std::sync::OnceLock;
 /// Something that not every machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
+    /// Requests to the kernel's power management.
+    CpuLatency,
     /// Two hosts and a link between them.
     Emulator,
     /// File systems of programs' own.
@@ -45,6 +47,10 @@ type Lack = (&'static str, &'static str);
 impl Need {
     fn lack(self) -> Option<Lack> {
         match self {
+            Self::CpuLatency => (!Path::new("/dev/cpu_dma_latency").exists()).then_some((
+                "/dev/cpu_dma_latency",
+                "run outside of a container that keeps it from programs",
+            )),
             Self::Emulator => {
                 static WORKS: OnceLock<bool> = OnceLock::new();
                 let works = *WORKS.get_or_init(emulator_works);

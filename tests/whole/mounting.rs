@@ -454,6 +454,37 @@ fn round_trips_are_few() {
 }
 
 #[test]
+fn cpus_are_kept_awake_while_many_requests_come() {
+    require!(Need::Emulator, Need::Root, Need::Fuse, Need::CpuLatency);
+    let stage = Stage::shared("--rtt 1ms");
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let _server = stage.serve();
+    for (name, options, are_kept) in [("mnt", &[][..], true), ("frugal", &["-o", "power_save"], false)] {
+        let mounted = Mounted::new(&stage, name, options);
+        let descriptors = format!("/proc/{}/fd", mounted.program.pid());
+        let is_held = || {
+            let mut open = fs::read_dir(&descriptors).unwrap();
+            open.any(|entry| {
+                // One may have been closed since.
+                fs::read_link(entry.unwrap().path()).is_ok_and(|file| file.ends_with("cpu_dma_latency"))
+            })
+        };
+        let file = mounted.path("f");
+        assert!(!is_held(), "before there is anything to do");
+        let begun = std::time::Instant::now();
+        // However busy the machine is, some look at it is soon followed by many.
+        let mut was_held = false;
+        while !was_held && begun.elapsed() < Duration::from_secs(if are_kept { 60 } else { 1 }) {
+            (0..1000).for_each(|_| assert!(fs::metadata(&file).is_ok()));
+            was_held = is_held();
+        }
+        assert_eq!(was_held, are_kept, "{options:?}");
+        wait_for("the end of what was held", Duration::from_secs(10), || (!is_held()).then_some(()));
+        mounted.program.stop().expect(0);
+    }
+}
+
+#[test]
 fn a_trace_shows_what_the_connection_does() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
     let stage = Stage::shared("--rtt 20ms --rate 100Mbit");

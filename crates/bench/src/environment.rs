@@ -23,6 +23,12 @@ const SYSCTLS: [&str; 8] = [
     "net.ipv4.tcp_slow_start_after_idle",
 ];
 
+/// Settings that decide what a wake-up takes, by the names that the kernel's command line has for them.
+const IDLING: [(&str, &str); 2] = [
+    ("cpuidle.current_driver", "/sys/devices/system/cpu/cpuidle/current_driver"),
+    ("haltpoll.guest_halt_poll_ns", "/sys/module/haltpoll/parameters/guest_halt_poll_ns"),
+];
+
 /// What there is to say of this machine, now. What cannot be found out is called unknown; of the program's
 /// sources nothing is known here.
 pub fn environment(longhaul: &Path, packages: &[Package]) -> Environment {
@@ -35,7 +41,7 @@ pub fn environment(longhaul: &Path, packages: &[Package]) -> Environment {
         cpu: setting(&cpuinfo, "model name", ':').unwrap_or_else(unknown),
         cores: std::thread::available_parallelism().map_or(0, |n| n.get() as u64),
         memory_bytes: memory("MemTotal").unwrap_or(0),
-        sysctls: SYSCTLS.iter().filter_map(|name| Some(((*name).to_owned(), sysctl(name)?))).collect(),
+        sysctls: settings(),
         program: Program { version: words(Command::new(longhaul).arg("--version")), revision: String::new() },
         rivals: versions(packages),
         command: std::iter::once("longhaul".to_owned()).chain(std::env::args().skip(1)).collect(),
@@ -60,9 +66,14 @@ fn setting(text: &str, name: &str, between: char) -> Option<String> {
     })
 }
 
-fn sysctl(name: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok()?;
-    Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+fn settings() -> BTreeMap<String, String> {
+    let sysctls = SYSCTLS.map(|name| (name, format!("/proc/sys/{}", name.replace('.', "/"))));
+    let all = sysctls.into_iter().chain(IDLING.map(|(name, file)| (name, file.to_owned())));
+    all.filter_map(|(name, file)| {
+        let text = fs::read_to_string(file).ok()?;
+        Some((name.to_owned(), text.split_whitespace().collect::<Vec<_>>().join(" ")))
+    })
+    .collect()
 }
 
 /// What a short command prints.

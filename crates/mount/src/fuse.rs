@@ -29,6 +29,7 @@ use rustix::fs::FileType as Kind;
 use rustix::io::Errno;
 use tokio::runtime::Handle;
 
+use crate::awake::Awake;
 use crate::signal::has_signal;
 use crate::translate::{Ids, device_parts, fuse_errno, lock_kind, may, open_flags, set_time};
 
@@ -51,6 +52,7 @@ const BACKGROUND_REQUESTS: u16 = u16::MAX;
 pub(crate) struct Fuse {
     shared: Arc<Shared>,
     runtime: Handle,
+    awake: Option<Awake>,
 }
 
 #[derive(Debug)]
@@ -65,10 +67,10 @@ struct Shared {
 }
 
 impl Fuse {
-    pub(crate) fn new(remote: Remote, ids: Ids, runtime: Handle) -> Self {
+    pub(crate) fn new(remote: Remote, ids: Ids, runtime: Handle, awake: Option<Awake>) -> Self {
         let (listings, last_listing, requests) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
         let shared = Arc::new(Shared { remote, ids, listings, last_listing, requests });
-        Self { shared, runtime }
+        Self { shared, runtime, awake }
     }
 
     /// Who asks, as the server numbers users.
@@ -79,7 +81,10 @@ impl Fuse {
 
     /// Counts a request that is answered at once.
     fn count(&self) {
-        self.shared.requests.fetch_add(1, Ordering::Relaxed);
+        let before = self.shared.requests.fetch_add(1, Ordering::Relaxed);
+        if let Some(awake) = &self.awake {
+            awake.request(before + 1);
+        }
     }
 
     /// Answers a request in a task of its own.

@@ -2,11 +2,13 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | `awake` | keeping CPUs awake while many requests come |
 //! | `fuse` | FUSE's requests as calls of the [files client](longhaul_files::client) |
 //! | `signal` | whether somebody who waits is to stop |
 //! | `translate` | FUSE's terms and the protocol's |
 //! | [`mount`] | putting it into the tree of this host, and taking it out |
 
+mod awake;
 mod fuse;
 pub mod mount;
 mod signal;

@@ -14,6 +14,7 @@ use longhaul_files::client::PageCache;
 use rustix::io::Errno;
 use tokio::runtime::Handle;
 
+use crate::awake::Awake;
 use crate::fuse::Fuse;
 use crate::translate::Ids;
 
@@ -32,6 +33,8 @@ pub struct MountOptions {
     pub dev: bool,
     /// No programs are started from it.
     pub noexec: bool,
+    /// CPUs go to sleep while programs wait for each of many requests, which then takes longer.
+    pub power_save: bool,
 }
 
 /// Why it is not mounted.
@@ -132,7 +135,8 @@ impl Mount {
         // They only read requests: the work is the runtime's.
         config.n_threads = Some(READERS);
         config.clone_fd = true;
-        let fuse = Fuse::new(remote.clone(), ids, runtime);
+        let awake = (!options.power_save).then(|| Awake::new(&runtime));
+        let fuse = Fuse::new(remote.clone(), ids, runtime, awake);
         let session = fuser::Session::new(fuse, &at, &config).map_err(failed)?;
         remote.keep_pages(Arc::new(KernelPages(session.notifier())));
         let session = session.spawn().map_err(failed)?;

@@ -36,7 +36,8 @@ use crate::units;
   longhaul mount alice@far:/data /mnt/data
   longhaul mount longhaul://far/data ~/data -o ro
 
-Options of -o, with commas between: ro, rw, allow_other, suid, nosuid, dev, nodev, exec, noexec.
+Options of -o, with commas between: ro, rw, allow_other, suid, nosuid, dev, nodev, exec, noexec,
+power_save (let CPUs sleep while programs make many short calls, which then take longer).
 Without root it takes fusermount3 (Debian's package fuse3).
 
 Exit codes: 0 mounted (with -f: unmounted in order); 2 not mounted.")]
@@ -196,6 +197,7 @@ impl MountCommand {
                 "nodev" => options.dev = false,
                 "exec" => options.noexec = false,
                 "noexec" => options.noexec = true,
+                "power_save" => options.power_save = true,
                 // What mount(8) and fstab add for themselves.
                 "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "_netdev" | "nofail" => {}
                 option => {

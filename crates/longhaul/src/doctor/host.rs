@@ -19,6 +19,8 @@ pub(crate) struct Host {
     pub(crate) cpus: usize,
     /// This is a guest whose CPUs are given up as soon as they have nothing to do: its cpuidle driver could wait, and is told not to.
     pub(crate) halts_at_once: bool,
+    /// Where programs ask that CPUs do not sleep deeply; only root may.
+    pub(crate) cpu_latency: Device,
     /// Whether the CPU has instructions for AES.
     pub(crate) has_aes: Option<bool>,
     pub(crate) fuse: Device,
@@ -83,6 +85,7 @@ impl Host {
             is_root: rustix::process::geteuid().is_root(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             halts_at_once: halts_at_once(),
+            cpu_latency: open("/dev/cpu_dma_latency"), // asks for nothing as long as nothing is written
             has_aes: read("/proc/cpuinfo").and_then(|text| has_aes(&text)),
             fuse: open("/dev/fuse"),
             tun: open("/dev/net/tun"),
