@@ -9,6 +9,8 @@
 #[macro_use]
 mod stage;
 
+#[path = "whole/ahead.rs"]
+mod ahead;
 #[path = "whole/bench_reports.rs"]
 mod bench_reports;
 #[path = "whole/coherence.rs"]

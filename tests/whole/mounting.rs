@@ -59,6 +59,11 @@ impl<'a> Mounted<'a> {
         self.statistics()["kernel_requests"].as_u64().unwrap()
     }
 
+    /// Bytes of files that have come from the server.
+    pub(crate) fn received(&self) -> u64 {
+        self.statistics()["received_bytes"].as_u64().unwrap()
+    }
+
     fn statistics(&self) -> serde_json::Value {
         let mut stats = Command::new(LONGHAUL);
         stats.args(["stats", "--json"]).arg(self.path(""));

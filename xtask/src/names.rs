@@ -27,7 +27,7 @@ use crate::server::Access;
 use crate::turn::in_turn;
 use crate::{environment, show};
 
-/// Walk through Debian's Linux sources on mounts: find, git status; and take a lease from another mount
+/// Walk through Debian's Linux sources on mounts: find, git status, grep -r; and take a lease from another mount
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench names
@@ -61,6 +61,8 @@ enum Case {
     Find,
     /// `git status` of the tree, and again
     Git,
+    /// `grep -r` through the tree: all files are read
+    Grep,
     /// A change to a file that another mount keeps, beside one that nobody keeps (longhaul alone)
     Conflict,
 }
@@ -79,6 +81,10 @@ impl Case {
                     "",
                 ),
             ],
+            // A line for each file, as soon as it has been read.
+            Self::Grep => {
+                &[("grep -r", "grep -rc --line-buffered --exclude-dir=.git EXPORT_SYMBOL tree", "")]
+            }
             Self::Conflict => &[
                 ("chmod of a file that nobody else keeps", "chmod 604 kept", "sleep 2"),
                 ("chmod of a file that another mount keeps", "chmod 600 kept", "cat ../other/kept; sleep 2"),

@@ -69,7 +69,8 @@ pub const WRITES_OPEN_MAX: usize = 1024;
 pub const WORKERS_MAX: usize = 8;
 
 /// Of these, one in so many at the most waits until a file is on the disk: that takes as long as the disk takes for all that
-/// was written to it, and others would wait for no reason. There are two threads at least.
+/// was written to it, and others would wait for no reason. There are two threads at least. Likewise of those that read small files
+/// ahead.
 pub const WORKERS_FOR_SYNCS: usize = 2;
 
 /// Operations of a session that wait for such a thread; as many as the control channel carries out at a time.
@@ -162,6 +163,19 @@ pub const READ_AHEAD_CALLS: u64 = 32;
 /// this has to last for as long as a lane takes to send again what it has lost.
 pub const READ_AHEAD_RATE: u64 = 640_000_000;
 
+/// Of a file that is read in even jumps, so many of the places that come next are asked for at first.
+pub const JUMPS_AHEAD_FIRST: u64 = 4;
+
+/// And at most: a quarter of the requests that others leave.
+pub const JUMPS_AHEAD_MAX: u64 = 256;
+
+/// What a request of its own costs beside its bytes, at least as much as that many of them: where less is in between, all is
+/// fetched.
+pub const JUMP_COST_BYTES: u64 = 64 << 10;
+
+/// Of the bytes that a client keeps, one in so many is for what is asked for so: it is read once.
+pub const JUMPS_SHARE: usize = 8;
+
 /// And at most: the bandwidth-delay product of 10 Gbit/s x 200 ms.
 pub const READ_AHEAD_MAX: u64 = 256 << 20;
 
@@ -172,6 +186,35 @@ pub const CACHE_BYTES: usize = 2 * READ_AHEAD_MAX as usize;
 pub const BLOCKS_COMING_MAX: usize = READ_AHEAD_MAX as usize / BLOCK_BYTES;
 
 const _: () = assert!(BLOCKS_COMING_MAX <= SENDINGS_MAX);
+
+/// Small files that somebody reads one after the other, as much as one message holds, are asked for ahead of him at first;
+/// twice as much each time he has read half of it.
+pub const SWEEP_FIRST: u64 = INLINE_BYTES_MAX as u64;
+
+/// And at most, and no more than one in so many of the bytes that a client keeps: five times what 1 Gbit/s x 100 ms has on its way.
+pub const SWEEP_MAX: u64 = 64 << 20;
+
+/// As above.
+pub const SWEEP_SHARE: usize = 4;
+
+/// Longer ones are not asked for so: whoever opens one that is on its way waits for all of it.
+pub const SWEPT_FILE_MAX: u64 = 4 << 20;
+
+/// Such files in one message.
+pub const WHOLE_FILES_MAX: usize = 256;
+
+/// What such a file takes of a message beside its bytes: attributes, a lease, and what is said around them.
+pub const WHOLE_FILE_COST: usize = 256;
+
+/// Such messages on their way at a time: a quarter of the requests that others leave.
+pub const WHOLE_FILES_COMING_MAX: usize = 256;
+
+/// Whoever has been taken to read on so many times (2 to the power of that) in vain is not looked at as often as that: it takes
+/// a search of his directory's listing each time.
+pub const SWEEP_PATIENCE: u32 = 10;
+
+/// Directories above one another that he is followed through.
+pub const SWEEP_DEPTH_MAX: usize = 64;
 
 /// Names of one directory that a client reads: as many as a copy takes of one.
 pub const LISTING_ENTRIES_MAX: usize = 4 << 20;

@@ -58,7 +58,7 @@ pub(crate) struct Request {
     #[prost(
         oneof = "Ask",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, \
-                               23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34"
+                               23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35"
     )]
     pub(crate) ask: Option<Ask>,
 }
@@ -92,6 +92,7 @@ impl Tells for Loser {}
 impl Tells for FileSystem {}
 impl Tells for LockState {}
 impl Tells for Reclaimed {}
+impl Tells for WholeFiles {} // of nodes that the client knows
 
 impl Tells for Node {
     fn told(&self) -> Vec<u64> {
@@ -172,6 +173,7 @@ operations! {
     "32" Reclaim -> Reclaimed,
     "33" EndReclaim -> Nothing,
     "34" Map -> Mapped,
+    "35" ReadWhole -> WholeFiles,
 }
 
 impl Ask {

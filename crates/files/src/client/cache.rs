@@ -501,6 +501,28 @@ impl Cache {
         self.valid(now, node).is_some_and(|kept| kept.listing.is_some())
     }
 
+    /// As [`attr`](Self::attr); nobody has asked.
+    pub(super) fn kept_attr(&self, now: Nanos, node: u64) -> Option<Attr> {
+        self.valid(now, node)?.attr
+    }
+
+    /// All of a directory as it was listed, whatever attributes have become of.
+    pub(super) fn listed(&self, now: Nanos, node: u64) -> Option<Arc<Vec<Listed>>> {
+        self.valid(now, node)?.listing.clone()
+    }
+
+    /// Where a node was found last: in this directory, by this name.
+    pub(super) fn place(&self, node: u64) -> Option<(u64, Bytes)> {
+        self.nodes.get(&node)?.place.clone()
+    }
+
+    /// Whether all of a file's `size` bytes could be kept, and some are not here.
+    pub(super) fn lacks(&self, now: Nanos, node: u64, size: u64) -> bool {
+        let is_here = |kept: &Kept| kept.blocks.len() as u64 >= size.div_ceil(BLOCK_BYTES as u64);
+        self.nodes.get(&node).is_some_and(|kept| kept.changing == 0)
+            && !self.valid(now, node).is_some_and(is_here)
+    }
+
     /// The listing in which a directory was found.
     pub(super) fn listing_above(&self, now: Nanos, node: u64) -> Option<Arc<Vec<Listed>>> {
         let (parent, _) = self.nodes.get(&node)?.place.as_ref()?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::io::Errno;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::cache::Nanos;
 use super::open_files::OpenFile;
@@ -26,6 +26,18 @@ pub(super) struct Coming {
     over: watch::Receiver<Option<()>>,
 }
 
+/// Bytes that were asked for ahead, and are kept for one reader until he has come to the next.
+#[derive(Clone, Debug)]
+pub(super) struct Apart {
+    bytes: Range<u64>,
+    /// As it was when they were asked for: see [`Cache::lease`](super::cache::Cache::lease).
+    lease: (u64, u64),
+    asked_at: Nanos,
+    /// What has come, or that nothing has.
+    came: watch::Receiver<Option<Option<Bytes>>>,
+    _room: Arc<OwnedSemaphorePermit>,
+}
+
 /// The end of a block's way, whether it has come or not.
 #[derive(Debug)]
 struct Fetching {
@@ -42,10 +54,12 @@ impl Drop for Fetching {
 }
 
 impl Remote {
-    /// As [`read`](Self::read), if no more is to be done for it than to take bytes that are here.
+    /// As [`read`](Self::read), if no more is to be done for it than to take bytes that are here; else that follows. In the
+    /// order in which programs ask.
     #[must_use]
     pub fn read_known(&self, file: u64, offset: u64, length: u32) -> Option<Bytes> {
         let file = self.open_file(file).ok()?;
+        lock(&file.reading).comes_to(offset, length.into());
         let mut cache = self.inner.client.cache();
         let now = now();
         let size = cache.attr(now, file.node)?.size;
@@ -63,12 +77,10 @@ impl Remote {
         let part =
             block.get(from..from + wanted as usize).map(|_| block.slice(from..from + wanted as usize))?;
         let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one(), || self.round_trip());
-        if let Plan::Blocks(blocks) = plan
-            && !blocks.is_empty()
-        {
+        if plan.asks() {
             let remote = self.clone();
             self.inner.runtime.spawn(async move {
-                let _ = remote.fetch(&file, blocks, size).await; // its reader will see
+                let _ = remote.fetch_planned(&file, plan, size).await; // its reader will see
             });
         }
         Some(part)
@@ -103,13 +115,9 @@ impl Remote {
         }
         let plan = lock(&file.reading).read(offset, wanted, size, self.kept_for_one(), || self.round_trip());
         let (first, last) = (offset / BLOCK, (offset + wanted - 1) / BLOCK);
-        let reads_on = match plan {
-            Plan::Blocks(blocks) => {
-                self.fetch(file, blocks, size).await?;
-                true
-            }
-            Plan::Alone => false,
-        };
+        let (reads_on, lies_apart) =
+            (matches!(plan, Plan::Blocks(_) | Plan::BlocksDown(_)), matches!(plan, Plan::Apart(_)));
+        self.fetch_planned(file, plan, size).await?;
         let mut parts = Vec::with_capacity(2);
         for place in first..=last {
             let mut block = self.block(file, place).await;
@@ -119,7 +127,9 @@ impl Remote {
                 self.fetch(file, place..place + 1, size).await?;
                 block = self.block(file, place).await;
             }
-            let Some(block) = block else { return Ok(None) };
+            let Some(block) = block else {
+                return Ok(if lies_apart { self.read_apart(file, offset, wanted).await } else { None });
+            };
             let from = offset.saturating_sub(place * BLOCK) as usize;
             let to = ((offset + wanted - place * BLOCK) as usize).min(block.len());
             if from >= to {
@@ -137,13 +147,36 @@ impl Remote {
         }))
     }
 
+    /// Of bytes that were asked for ahead, each run for itself.
+    async fn read_apart(&self, file: &OpenFile, offset: u64, length: u64) -> Option<Bytes> {
+        let mut run = {
+            let mut apart = lock(&file.apart);
+            let holds = |run: &Apart| run.bytes.start <= offset && offset + length <= run.bytes.end;
+            let place = apart.iter().position(holds)?;
+            apart.drain(..place); // he has jumped over these
+            apart.front()?.clone()
+        };
+        if run.came.borrow().is_none() {
+            let _ = run.came.wait_for(Option::is_some).await; // it ends with its sender, too
+            let took = Duration::from_nanos(now().saturating_sub(run.asked_at));
+            lock(&file.reading).waited_apart(took, self.round_trip());
+        }
+        let bytes = run.came.borrow().clone().flatten()?;
+        // It is true still if that is the lease under which it was read, and nothing has been changed here since.
+        if self.inner.client.cache().lease(now(), file.node) != Some(run.lease) {
+            return None;
+        }
+        let from = (offset - run.bytes.start) as usize;
+        bytes.get(from..from + length as usize).map(|part| bytes.slice_ref(part))
+    }
+
     /// Most that is fetched ahead for one reader.
     fn kept_for_one(&self) -> u64 {
         self.inner.client.behind.bytes_max as u64
     }
 
     /// A block that is here or on its way; `None`: neither, or it came and may not be kept.
-    async fn block(&self, file: &OpenFile, place: u64) -> Option<Bytes> {
+    pub(super) async fn block(&self, file: &OpenFile, place: u64) -> Option<Bytes> {
         if let Some(block) = self.inner.client.cache().block(now(), file.node, place) {
             return Some(block);
         }
@@ -164,8 +197,65 @@ impl Remote {
         }
     }
 
+    /// Has fetched what a reader is expected to come to.
+    async fn fetch_planned(&self, file: &Arc<OpenFile>, plan: Plan, size: u64) -> Result<(), Errno> {
+        if !matches!(plan, Plan::Apart(_)) {
+            lock(&file.apart).clear();
+        }
+        match plan {
+            Plan::Alone => Ok(()),
+            Plan::Blocks(blocks) => self.fetch(file, blocks, size).await,
+            // Blocks of one question would come in the wrong order.
+            Plan::BlocksDown(blocks) => {
+                for place in blocks.rev() {
+                    self.fetch(file, place..place + 1, size).await?;
+                }
+                Ok(())
+            }
+            Plan::Apart(runs) => self.fetch_apart(file, runs).await,
+        }
+    }
+
+    /// Has runs fetched that lie apart and are not here, as far as there is room for them.
+    async fn fetch_apart(&self, file: &Arc<OpenFile>, mut runs: Vec<Range<u64>>) -> Result<(), Errno> {
+        {
+            let (mut cache, now) = (self.inner.client.cache(), now());
+            runs.retain(|run| {
+                let mut blocks = run.start / BLOCK..run.end.div_ceil(BLOCK);
+                blocks.any(|place| cache.block(now, file.node, place).is_none())
+            });
+        }
+        if runs.is_empty() {
+            return Ok(());
+        }
+        {
+            let reading = lock(&file.reading);
+            lock(&file.apart).retain(|run| !reading.has_passed(run.bytes.start));
+        }
+        let far = self.far(file).await?;
+        let client = &self.inner.client;
+        let Some(lease) = client.cache().lease(now(), file.node) else { return Ok(()) };
+        for run in runs {
+            let (offset, length) = (run.start, (run.end - run.start) as u32);
+            let Ok(room) = Arc::clone(&client.room_apart).try_acquire_many_owned(length) else { break };
+            let (tell, came) = watch::channel(None);
+            let apart = Apart { bytes: run, lease, asked_at: now(), came, _room: Arc::new(room) };
+            lock(&file.apart).push_back(apart);
+            let remote = self.clone();
+            tokio::spawn(async move {
+                tell.send_replace(Some(remote.read_far(far, offset, length).await.ok()));
+            });
+        }
+        Ok(())
+    }
+
     /// Has blocks fetched that are neither here nor on their way: in their order, and as few questions as that takes.
-    async fn fetch(&self, file: &Arc<OpenFile>, blocks: Range<u64>, size: u64) -> Result<(), Errno> {
+    pub(super) async fn fetch(
+        &self,
+        file: &Arc<OpenFile>,
+        blocks: Range<u64>,
+        size: u64,
+    ) -> Result<(), Errno> {
         let missing: Vec<u64> = {
             let mut cache = self.inner.client.cache();
             let now = now();

@@ -192,7 +192,7 @@ impl Remote {
     }
 
     /// Lists a directory that he has not come to, or `is_in`, unless that is under way.
-    fn list_ahead(&self, dir: u64, is_in: bool) {
+    pub(super) fn list_ahead(&self, dir: u64, is_in: bool) {
         let (tell, coming) = watch::channel(None);
         match lock(&self.inner.listings_coming).entry(dir) {
             Entry::Occupied(_) => return,
@@ -205,6 +205,9 @@ impl Remote {
             tell.send_replace(Some(()));
             // It cannot be read, or not be kept: whoever comes to it sees.
             remote.walk_on(listing.as_deref().map_or(&[], Vec::as_slice), is_in);
+            if lock(&remote.inner.sweep).stands_before(dir) {
+                remote.sweep_on();
+            }
         });
     }
 

@@ -4,6 +4,7 @@
 mod behind;
 mod cache;
 mod fetch;
+mod jumps;
 mod listing;
 mod locking;
 mod metrics;
@@ -12,6 +13,7 @@ mod open_files;
 mod pages;
 mod reading;
 mod resume;
+mod sweep;
 mod transfers;
 
 use std::collections::HashMap;
@@ -28,7 +30,7 @@ use prost::Message;
 use rustix::io::Errno;
 use tokio::sync::{Notify, Semaphore, watch};
 
-use crate::limits::{LEASE_TERM, ORDINARY_REQUESTS_MAX, RENEW_EVERY};
+use crate::limits::{JUMPS_SHARE, LEASE_TERM, ORDINARY_REQUESTS_MAX, RENEW_EVERY, WHOLE_FILES_COMING_MAX};
 use crate::message::{
     Ask, Attached, Caller, Forget, Forgotten, Grant, Notice, Operation, Renew, Reply, SESSION_OVER,
     Statistics, Tells,
@@ -47,6 +49,7 @@ pub use pages::PageCache;
 use pages::Pages;
 use resume::Present;
 pub use resume::Reconnect;
+use sweep::Sweep;
 use transfers::Transfers;
 
 /// The handler of a session about files, at the client: make it, connect with it, then [`Remote::attach`].
@@ -62,6 +65,10 @@ pub struct FilesClient {
     forgets: Notify,
     /// Requests that may be under way at a time, but for vital ones.
     ordinary: Semaphore,
+    /// Bytes for readers that jump.
+    room_apart: Arc<Semaphore>,
+    /// Messages of small files that may be under way at a time.
+    whole_turns: Semaphore,
     /// Requests that the server has been asked.
     asked: AtomicU64,
     metrics: Metrics,
@@ -85,6 +92,8 @@ impl FilesClient {
             locking: Locking::default(),
             forgets: Notify::new(),
             ordinary: Semaphore::new(ORDINARY_REQUESTS_MAX),
+            whole_turns: Semaphore::new(WHOLE_FILES_COMING_MAX),
+            room_apart: Arc::new(Semaphore::new((cache_bytes / JUMPS_SHARE).min(Semaphore::MAX_PERMITS))),
             asked: AtomicU64::new(0),
             metrics: Metrics::default(),
             received_bytes: AtomicU64::new(0),
@@ -226,6 +235,9 @@ struct Inner {
     /// Blocks on their way: those who wait for one share it.
     coming: Mutex<HashMap<(u64, u64), Coming>>,
     walk: Mutex<Walk>,
+    sweep: Mutex<Sweep>,
+    /// Small files on their way, likewise.
+    whole_coming: Mutex<HashMap<u64, watch::Receiver<Option<()>>>>,
     /// Listings on their way, likewise.
     listings_coming: Mutex<HashMap<u64, watch::Receiver<Option<()>>>>,
 }
@@ -270,6 +282,8 @@ impl Remote {
                 last_file: AtomicU64::new(0),
                 coming: Mutex::default(),
                 walk: Mutex::default(),
+                sweep: Mutex::default(),
+                whole_coming: Mutex::default(),
                 listings_coming: Mutex::default(),
             }),
         };

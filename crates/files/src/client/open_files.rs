@@ -1,6 +1,7 @@
 //! Open files at the client: what is read is kept and fetched ahead under a lease, what is written is sent behind the
 //! writer's back under an exclusive one.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,6 +15,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
 use super::behind::{Outcome, Part, Taken};
 use super::cache::OwnChange;
+use super::fetch::Apart;
 use super::reading::Reading;
 use super::transfers::Broken;
 use super::{Changing, Remote, lock, now};
@@ -22,7 +24,7 @@ use crate::limits::{
     WRITES_OPEN_MAX,
 };
 use crate::message::{
-    Acquire, Allocate, Close, CopyRange, Grant, Open, Opened, Seek, Settle, Sync, Write, object,
+    Acquire, Allocate, Attr, Close, CopyRange, Grant, Open, Opened, Seek, Settle, Sync, Write, object,
 };
 
 /// What the client knows of an open file's writes over the lanes.
@@ -49,6 +51,8 @@ pub(super) struct OpenFile {
     pub(super) is_gone: AtomicBool,
     writes: Mutex<Writes>,
     pub(super) reading: Mutex<Reading>,
+    /// In the order in which it was asked for.
+    pub(super) apart: Mutex<VecDeque<Apart>>,
     /// The lease under which what is written need not be at the server at once; 0: none.
     pub(super) exclusive: AtomicU64,
     /// When such a lease was last asked for.
@@ -94,6 +98,7 @@ impl OpenFile {
             is_gone: AtomicBool::new(false),
             writes: Mutex::default(),
             reading: Mutex::default(),
+            apart: Mutex::default(),
             exclusive: far.map_or(0, |far| far.exclusive).into(),
             no_set_id: far.is_some_and(|far| far.mode & SET_ID == 0).into(),
             acquired_at: now().into(),
@@ -155,7 +160,7 @@ impl Remote {
         if file.is_gone.load(Ordering::SeqCst) { Err(Errno::STALE) } else { Ok(file.number) }
     }
 
-    async fn open_far(&self, number: u64, node: u64, flags: OFlags) -> Result<Far, Errno> {
+    pub(super) async fn open_far(&self, number: u64, node: u64, flags: OFlags) -> Result<Far, Errno> {
         self.flush_node(node).await;
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let ask = Open { node, flags: flags.bits(), file: number, reclaims: false };
@@ -174,7 +179,10 @@ impl Remote {
                 }
             }
         });
-        Ok(Far::of(&opened.await?))
+        let opened = opened.await?;
+        let content = opened.content.as_ref().map_or(0, Bytes::len);
+        self.inner.client.received_bytes.fetch_add(content as u64, Ordering::Relaxed);
+        Ok(Far::of(&opened))
     }
 
     /// Opens at the server what is open here alone, of these nodes.
@@ -197,6 +205,9 @@ impl Remote {
     /// allowed to be read: its reader need not ask.
     pub async fn open(&self, node: u64, flags: OFlags) -> Result<(u64, bool), Errno> {
         let only_reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        if only_reads {
+            self.comes_to_file(node).await;
+        }
         let is_kept = only_reads && {
             let (mut cache, now) = (self.inner.client.cache(), now());
             let blocks = cache.attr(now, node).map_or(0, |attr| attr.size.div_ceil(BLOCK));
@@ -648,6 +659,11 @@ impl Remote {
     pub async fn seek(&self, file: u64, offset: u64, hole: bool) -> Result<u64, Errno> {
         let file = self.open_file(file)?;
         self.flush_node(file.node).await;
+        // As many blocks as it has bytes: there are no holes.
+        let full = self.known_attr(file.node).filter(|attr| attr.blocks.saturating_mul(512) >= attr.size);
+        if let Some(Attr { size, .. }) = full {
+            return if offset >= size { Err(Errno::NXIO) } else { Ok(if hole { size } else { offset }) };
+        }
         let file = self.far(&file).await?;
         Ok(self.call(Seek { file, offset, hole }).await.outcome?.count)
     }

@@ -100,6 +100,28 @@ pub(crate) struct Opened {
     pub(crate) exclusive: u64,
 }
 
+/// Small files, ahead of somebody who reads one after the other: what can be read at once and kept, and fits into one message.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ReadWhole {
+    #[prost(uint64, repeated, tag = "1")]
+    pub(crate) nodes: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WholeFiles {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) files: Vec<WholeFile>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WholeFile {
+    #[prost(message, required, tag = "1")]
+    pub(crate) attr: Attr,
+    /// All its bytes.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) content: Bytes,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Read {
     #[prost(uint64, tag = "1")]

@@ -349,12 +349,17 @@ impl Coherence {
         file: FileId,
         what: Use,
     ) -> Option<Using> {
-        if what == Use::Look && lock(&self.pages).is_unused(file) {
+        if what == Use::Look && self.has_no_pages(file) {
             return None;
         }
         let using = self.begin_use(client, file, what);
         using.may_go().await;
         Some(using)
+    }
+
+    /// Whether nobody's kernel keeps pages of a file, or wants to.
+    pub(super) fn has_no_pages(&self, file: FileId) -> bool {
+        lock(&self.pages).is_unused(file)
     }
 
     /// The same of a change that cannot wait; `None`: it would have to.

@@ -207,15 +207,14 @@ impl FilesServer {
     async fn operate(&self, ask: Ask) -> Result<Reply, Errno> {
         let attachment = self.attachment()?;
         let ask = Arc::new(ask);
-        let syncs = matches!(*ask, Ask::Sync(_) | Ask::SyncDir(_));
         let mut held = None;
         loop {
             let (mounted, now) = (Arc::clone(&attachment.mounted), Arc::clone(&ask));
             let step = move || Ok(step(&mounted, &now, held));
-            let step = if syncs {
-                attachment.workers.sync(step).await?
-            } else {
-                attachment.workers.run(step).await?
+            let step = match *ask {
+                Ask::Sync(_) | Ask::SyncDir(_) => attachment.workers.sync(step).await?,
+                Ask::ReadWhole(_) => attachment.workers.ahead(step).await?,
+                _ => attachment.workers.run(step).await?,
             };
             match step {
                 Step::Done(reply) => return Ok(reply),
@@ -459,6 +458,7 @@ fn carry_out(mounted: &Mounted, ask: &Ask, change: Option<Arc<Change>>) -> Step 
         Ask::Rename(ask) => Reply::new(mounted.rename(ask), grants),
         Ask::Link(ask) => Reply::new(mounted.link(ask, some), grants),
         Ask::Open(ask) => Reply::new(mounted.open(*ask, change, some), grants),
+        Ask::ReadWhole(ask) => Reply::new(Ok(mounted.read_whole(ask, some)), grants),
         Ask::Write(ask) => Reply::new(mounted.write(ask), grants),
         Ask::Settle(ask) => Reply::new(mounted.settle(*ask), grants),
         Ask::Acquire(ask) => Reply::new(mounted.acquire(*ask, some), grants),

@@ -20,6 +20,8 @@ pub(super) struct Workers {
     jobs: SyncSender<Job>,
     /// How many of the threads may sync.
     syncs: Arc<Semaphore>,
+    /// And how many may read what nobody has asked for.
+    ahead: Arc<Semaphore>,
 }
 
 impl Workers {
@@ -46,7 +48,8 @@ impl Workers {
                 work(&waiting);
             })?;
         }
-        Ok(Self { jobs, syncs: Arc::new(Semaphore::new(count / WORKERS_FOR_SYNCS)) })
+        let part = || Arc::new(Semaphore::new(count / WORKERS_FOR_SYNCS));
+        Ok(Self { jobs, syncs: part(), ahead: part() })
     }
 
     /// As [`run`](Self::run), for what waits until a disk has all that was written to a file: others find a thread
@@ -55,7 +58,23 @@ impl Workers {
         &self,
         job: impl FnOnce() -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
-        let part = Arc::clone(&self.syncs).acquire_owned().await.map_err(|_| Errno::IO)?;
+        self.run_in(&self.syncs, job).await
+    }
+
+    /// Likewise, for what reads many files that nobody waits for.
+    pub(super) async fn ahead<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+    ) -> Result<T, Errno> {
+        self.run_in(&self.ahead, job).await
+    }
+
+    async fn run_in<T: Send + 'static>(
+        &self,
+        part: &Arc<Semaphore>,
+        job: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+    ) -> Result<T, Errno> {
+        let part = Arc::clone(part).acquire_owned().await.map_err(|_| Errno::IO)?;
         let job = move || {
             let _part = part; // as long as the thread is held, whoever waits for it still
             job()
