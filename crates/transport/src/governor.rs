@@ -154,6 +154,8 @@ const COMPETE_MAX: Duration = Duration::from_secs(120);
 
 /// Makes up for a loss of a quarter; beyond that lanes fall short for other reasons.
 const BOOST_MAX: f64 = 1.33;
+/// What is missing says nothing before.
+const BOOST_AFTER_ROUNDS: u32 = 8;
 
 /// Sixteen packets: below that a cap is no rate any more, and what it lets through tells nothing of the path. After an
 /// outage the first rates are such.
@@ -356,9 +358,13 @@ impl Governor {
 
     /// Integral control: a shortfall of 1 % for a round trip raises the cap by 0.3 %.
     fn adjust_boost(&mut self, now: Nanos, round: Duration, rate: f64, standing: bool) {
+        // After a pause the lanes have to come up again first.
+        let after = (round * BOOST_AFTER_ROUNDS).min(HISTORY / 2);
+        let is_seen = self.readings.front().is_some_and(|(first, _)| now - first > nanos(after));
         if standing {
             self.boost = 1.0 + (self.boost - 1.0) / 2.0;
-        } else if matches!(self.state, State::Cruise { since, .. } if now - since > nanos(round * 2)) {
+        } else if matches!(self.state, State::Cruise { since, .. } if is_seen && now - since > nanos(round * 2))
+        {
             let shortfall = CRUISE_GAIN - rate / self.bandwidth;
             let ticks_per_round = round.as_secs_f64() / self.tick().as_secs_f64();
             self.boost = (self.boost + shortfall * 0.3 / ticks_per_round).clamp(1.0, BOOST_MAX);
@@ -379,12 +385,16 @@ impl Governor {
         if calm && reading.retransmitted > before {
             self.last_random_loss = now;
         }
-        if !calm || rate > self.bandwidth * (CRUISE_GAIN - SHORTFALL) {
+        let resumes = self.readings.len() < 2;
+        if resumes || !calm || rate > self.bandwidth * (CRUISE_GAIN - SHORTFALL) {
             self.last_in_full = now;
         }
         let lost_lately = self.last_random_loss > 0 && now - self.last_random_loss < nanos(round * 4);
         let falls_short = now - self.last_in_full > nanos(round * 4);
-        if lost_lately && (falls_short || self.state == State::Search) {
+        // On a short path a search has filled the queue, and lost what did not fit, before anybody looks. If it is not that,
+        // a cruise soon falls short.
+        let tells = reading.min_rtt > SHORT_RTT_MAX || self.is_flat;
+        if lost_lately && (falls_short || (self.state == State::Search && tells)) {
             self.lossy = true;
         } else if calm && self.lossy && now - self.last_random_loss > nanos(CLEAN_AFTER.max(round * 20)) {
             self.lossy = false;

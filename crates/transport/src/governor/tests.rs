@@ -61,6 +61,7 @@ impl Bottleneck {
             let lost = (self.queue - self.queue_max).max(0.0);
             self.queue -= lost;
             self.dropped += lost;
+            self.reading.retransmitted += (lost + sending * self.random_loss * dt) as u64;
             let rtt_now = self.rtt + self.queue / free;
             self.acknowledge(through, rtt_now);
             self.reading.delivered += through as u64;
@@ -308,4 +309,48 @@ fn a_first_transfer_after_a_long_pause_searches_with_bbr() {
         governor.on_tick(60_000_000_000 + tick * 100_000_000, reading);
         assert!(governor.wants_bbr(), "{tick}");
     }
+}
+
+#[test]
+fn after_a_pause_no_more_is_sent_than_the_path_carries() {
+    for rtt_ms in [3.3, 50.0, 200.0] {
+        let mut path = Bottleneck::new(941.0, rtt_ms, 1.0, 0.0);
+        let mut governor = Governor::default();
+        run(&mut path, &mut governor, 20.0, 0.0);
+        governor.pause();
+        (path.time, path.queue, path.rate) = (path.time + 1.0, 0.0, 146e3 / path.rtt);
+        let (mut cap, end) = (governor.cap(), path.time + 12.0 * path.rtt.max(0.02));
+        while path.time < end {
+            let most = cap.unwrap() / path.capacity;
+            assert!(most < 1.12, "{most} of what the path carries, {rtt_ms} ms");
+            path.step(cap, 0.0);
+            cap = path.look(&mut governor);
+        }
+    }
+}
+
+#[test]
+fn what_a_search_of_a_short_path_loses_is_not_lost_at_random() {
+    const RATE: f64 = 117e6;
+    let least = Duration::from_micros(3300);
+    let (mut governor, mut time) = (Governor::default(), 0);
+    let mut reading = PathReading { rtt: least, min_rtt: least, ..PathReading::default() };
+    let mut look = |governor: &mut Governor, share: f64, queue_ms, lost| {
+        time += 20_000_000;
+        reading.delivered += (RATE * 0.02 * share) as u64;
+        reading.retransmitted += lost;
+        reading.rtt = least + Duration::from_millis(queue_ms);
+        governor.on_tick(time, reading);
+    };
+    // The queue is full and empty again between two looks, and then it stands.
+    [0.1, 0.5, 1.0].into_iter().for_each(|share| look(&mut governor, share, 0, 500_000));
+    (0..5).for_each(|_| look(&mut governor, 1.0, 4, 500_000));
+    (0..50).for_each(|_| look(&mut governor, 0.985, 0, 0));
+    assert!(governor.bandwidth().is_some() && !governor.wants_bbr());
+    // Packets are lost without a queue, and the lanes get less through.
+    let tells = (1..50).find(|_| {
+        look(&mut governor, 0.8, 0, 15_000);
+        governor.wants_bbr()
+    });
+    assert!(tells.is_some());
 }
