@@ -299,9 +299,7 @@ impl Remote {
             client.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }
-}
 
-impl Remote {
     /// As whoever opens it would.
     async fn fetch_long(&self, node: u64, size: u64) -> Result<(), Errno> {
         let number = self.file_number();
