@@ -2,7 +2,7 @@
 //! after the other. Whoever changes them meanwhile is seen all the same.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -180,28 +180,27 @@ fn longer_files_among_them_come_once() {
 
 #[test]
 fn what_may_not_be_read_is_not_told_beforehand() {
-    require!(Need::Emulator, Need::Root, Need::Fuse);
+    require!(Need::Emulator, Need::Root, Need::Nobody, Need::Fuse);
     let stage = Stage::shared("--rtt 5ms");
     let far = stage.path("far");
     fs::create_dir(far.join("d")).unwrap();
     for number in 0..20 {
-        fs::write(far.join(format!("d/{number:02}")), format!("words {number}")).unwrap();
+        fs::write(far.join(format!("d/{number:02}")), format!("words {number:02}")).unwrap();
     }
-    // A name that leads to no file, one that waits for somebody to write, and one out of the tree.
-    std::os::unix::fs::symlink("/etc/passwd", far.join("d/zz-link")).unwrap();
-    nix::unistd::mkfifo(&far.join("d/zz-pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let secret = far.join("d/secret");
+    fs::write(&secret, "s".repeat(1000)).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let line = fs::read_to_string(stage.path("authorized_keys")).unwrap();
+    fs::write(stage.path("authorized_keys"), line.replace("user=\"root\"", "user=\"nobody\"")).unwrap();
     let _server = stage.serve();
     let mounted = Mounted::new(&stage, "mnt", &[]);
-    let names = fs::read_dir(mounted.path("d")).unwrap();
-    let mut seen: Vec<String> = names
-        .map(|entry| entry.unwrap())
-        .filter(|entry| entry.file_type().unwrap().is_file())
-        .map(|entry| fs::read_to_string(entry.path()).unwrap())
-        .collect();
-    seen.sort();
-    let mut expected: Vec<String> = (0..20).map(|number| format!("words {number}")).collect();
-    expected.sort();
-    assert_eq!(seen, expected);
+    assert_eq!(fs::read_dir(mounted.path("d")).unwrap().count(), 21);
+    for number in 0..20 {
+        let read = fs::read_to_string(mounted.path("d").join(format!("{number:02}"))).unwrap();
+        assert_eq!(read, format!("words {number:02}"));
+    }
     assert!(mounted.answered(|name| name == "ReadWhole") > 0);
+    assert_eq!(fs::read(mounted.path("d/secret")).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    assert_eq!(mounted.received(), 20 * "words 00".len() as u64);
     mounted.stop_having_known(0);
 }

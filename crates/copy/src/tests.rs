@@ -103,8 +103,7 @@ fn server_of(dir: &Path) -> ConnectOptions {
 async fn copy(to: ConnectOptions, job: Job, options: CopyOptions) -> (Result<(), CopyError>, Vec<Problem>) {
     let (copy, mut told) = Copy::prepare(job, options, Vec::new()).unwrap();
     let session = connect(to, copy.handler()).await.unwrap();
-    let limit = Duration::from_secs(60);
-    let result = tokio::time::timeout(limit, copy.run(&session)).await.expect("it ends");
+    let result = tokio::time::timeout(LIMIT, copy.run(&session)).await.expect("it ends");
     session.close().await;
     let mut problems = Vec::new();
     while let Ok(problem) = told.try_recv() {
@@ -173,6 +172,9 @@ async fn a_server_cannot_start_a_copy_at_its_client() {
     assert_eq!(std::fs::read(&secret).unwrap(), b"precious");
 }
 
+/// Longer than anything here takes on a slow machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_whose_session_ends_early_has_failed() {
     let temp = tempfile::tempdir().unwrap();
@@ -190,9 +192,12 @@ async fn a_pull_whose_session_ends_early_has_failed() {
                     tokio::spawn(async move {
                         end.request(Ask::End(End { offers: 1, ..End::default() }).into_bytes()).await
                     });
-                    while !progress.all_found.load(Ordering::Relaxed) {
-                        tokio::time::sleep(Duration::from_millis(1)).await;
-                    }
+                    let found = async {
+                        while !progress.all_found.load(Ordering::Relaxed) {
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                    };
+                    tokio::time::timeout(LIMIT, found).await.expect("the end of what was offered");
                     session.close().await;
                 });
             }
@@ -200,8 +205,7 @@ async fn a_pull_whose_session_ends_early_has_failed() {
         })
     });
     let session = connect(to, copy.handler()).await.unwrap();
-    let limit = Duration::from_secs(60);
-    let result = tokio::time::timeout(limit, copy.run(&session)).await.expect("it ends");
+    let result = tokio::time::timeout(LIMIT, copy.run(&session)).await.expect("it ends");
     assert!(matches!(result, Err(CopyError::Session(_))), "{result:?}");
 }
 

@@ -163,6 +163,9 @@ pub const READ_AHEAD_CALLS: u64 = 32;
 /// this has to last for as long as a lane takes to send again what it has lost.
 pub const READ_AHEAD_RATE: u64 = 640_000_000;
 
+/// And at most: the bandwidth-delay product of 10 Gbit/s x 200 ms.
+pub const READ_AHEAD_MAX: u64 = 256 << 20;
+
 /// Of a file that is read in even jumps, so many of the places that come next are asked for at first.
 pub const JUMPS_AHEAD_FIRST: u64 = 4;
 
@@ -176,9 +179,6 @@ pub const JUMP_COST_BYTES: u64 = 64 << 10;
 /// Of the bytes that a client keeps, one in so many is for what is asked for so: it is read once.
 pub const JUMPS_SHARE: usize = 8;
 
-/// And at most: the bandwidth-delay product of 10 Gbit/s x 200 ms.
-pub const READ_AHEAD_MAX: u64 = 256 << 20;
-
 /// Bytes of files that a client keeps unless told otherwise: twice what is fetched ahead for one reader.
 pub const CACHE_BYTES: usize = 2 * READ_AHEAD_MAX as usize;
 
@@ -187,7 +187,7 @@ pub const BLOCKS_COMING_MAX: usize = READ_AHEAD_MAX as usize / BLOCK_BYTES;
 
 const _: () = assert!(BLOCKS_COMING_MAX <= SENDINGS_MAX);
 
-/// Small files that somebody reads one after the other, as much as one message holds, are asked for ahead of him at first;
+/// Files that somebody reads one after the other, as much as one message holds, are asked for ahead of him at first;
 /// twice as much each time he has read half of it.
 pub const SWEEP_FIRST: u64 = INLINE_BYTES_MAX as u64;
 
@@ -200,13 +200,13 @@ pub const SWEEP_SHARE: usize = 4;
 /// Longer ones are not asked for so: whoever opens one that is on its way waits for all of it.
 pub const SWEPT_FILE_MAX: u64 = 4 << 20;
 
-/// Such files in one message.
+/// Small ones in one message.
 pub const WHOLE_FILES_MAX: usize = 256;
 
-/// What such a file takes of a message beside its bytes: attributes, a lease, and what is said around them.
+/// What such a one takes of a message beside its bytes: attributes, a lease, and what is said around them.
 pub const WHOLE_FILE_COST: usize = 256;
 
-/// Such messages on their way at a time: a quarter of the requests that others leave.
+/// Such messages, and longer files, on their way at a time: a quarter of the requests that others leave.
 pub const WHOLE_FILES_COMING_MAX: usize = 256;
 
 /// Whoever has been taken to read on so many times (2 to the power of that) in vain is not looked at as often as that: it takes

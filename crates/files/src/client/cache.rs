@@ -447,7 +447,7 @@ impl Cache {
 
     /// What a node is, if that is known.
     pub(super) fn attr(&mut self, now: Nanos, node: u64) -> Option<Attr> {
-        let attr = self.valid(now, node)?.attr?;
+        let attr = self.kept_attr(now, node)?;
         self.hits += 1;
         Some(attr)
     }
@@ -525,8 +525,8 @@ impl Cache {
 
     /// The listing in which a directory was found.
     pub(super) fn listing_above(&self, now: Nanos, node: u64) -> Option<Arc<Vec<Listed>>> {
-        let (parent, _) = self.nodes.get(&node)?.place.as_ref()?;
-        self.valid(now, *parent)?.listing.clone()
+        let (parent, _) = self.place(node)?;
+        self.listed(now, parent)
     }
 
     /// A part of a file.

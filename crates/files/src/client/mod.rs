@@ -67,7 +67,7 @@ pub struct FilesClient {
     ordinary: Semaphore,
     /// Bytes for readers that jump.
     room_apart: Arc<Semaphore>,
-    /// Messages of small files that may be under way at a time.
+    /// Messages of small files, and longer ones, that may be fetched ahead at a time.
     whole_turns: Semaphore,
     /// Requests that the server has been asked.
     asked: AtomicU64,
@@ -236,7 +236,7 @@ struct Inner {
     coming: Mutex<HashMap<(u64, u64), Coming>>,
     walk: Mutex<Walk>,
     sweep: Mutex<Sweep>,
-    /// Small files on their way, likewise.
+    /// Files on their way as a whole, likewise.
     whole_coming: Mutex<HashMap<u64, watch::Receiver<Option<()>>>>,
     /// Listings on their way, likewise.
     listings_coming: Mutex<HashMap<u64, watch::Receiver<Option<()>>>>,

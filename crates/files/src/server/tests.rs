@@ -8,20 +8,25 @@ use rustix::fs::{FileType, OFlags};
 
 use super::listing::Found;
 use super::*;
+use crate::limits::{INLINE_BYTES_MAX, WHOLE_FILE_COST};
 use crate::message::{
     Allocate, Close, CopyRange, Count, Create, Created, Forget, Forgotten, GetAttr, Link, Lookup, Make, Node,
-    Open, Operation, Place, ReadDir, ReadLink, Reclaim, Reclaimed, Remove, Rename, Seek, SetAttr, SetXattr,
-    TOP, Write,
+    Open, Operation, Place, ReadDir, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, Rename, Seek, SetAttr,
+    SetXattr, TOP, Write,
 };
 
 /// A directory `top` that is mounted, beside a file that nobody may get at.
 fn mounted() -> (tempfile::TempDir, Mounted) {
+    mounted_with(&shared())
+}
+
+fn mounted_with(shared: &Shared) -> (tempfile::TempDir, Mounted) {
     let temp = tempfile::tempdir().unwrap();
     fs::create_dir_all(temp.path().join("top/d/e")).unwrap();
     fs::write(temp.path().join("top/f"), "words").unwrap();
     fs::write(temp.path().join("secret"), "s").unwrap();
     let top = Dir::open_path(&temp.path().join("top")).unwrap();
-    let mounted = Mounted::at(&top, &shared(), None, false, None).unwrap();
+    let mounted = Mounted::at(&top, shared, None, false, None).unwrap();
     (temp, mounted)
 }
 
@@ -30,6 +35,12 @@ fn shared() -> Arc<Shared> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _guard = runtime.enter();
     Shared::new(None)
+}
+
+/// One for all cases of a property: each has a group of fanotify's for a second, and a user may have 128 of them.
+fn shared_by_cases() -> &'static Shared {
+    static SHARED: std::sync::OnceLock<Arc<Shared>> = std::sync::OnceLock::new();
+    SHARED.get_or_init(shared)
 }
 
 /// Nobody else keeps anything: no operation waits.
@@ -238,6 +249,48 @@ async fn who_lets_others_look_first_is_not_forgotten() {
     }
 }
 
+/// Ahead of who reads one file after the other, by a client that asks for what it likes.
+#[test]
+fn only_files_that_may_be_kept_are_told_of_beforehand() {
+    let (temp, mounted) = mounted();
+    std::os::unix::fs::symlink("../secret", temp.path().join("top/out")).unwrap();
+    call(&mounted, Make { parent: TOP, name: "p".into(), mode: 0o010_600, ..Make::default() }).unwrap();
+    fs::write(temp.path().join("top/long"), vec![7; INLINE_BYTES_MAX - WHOLE_FILE_COST]).unwrap();
+    fs::write(temp.path().join("top/longer"), vec![7; INLINE_BYTES_MAX - WHOLE_FILE_COST + 1]).unwrap();
+    let node = |name| look_up(&mounted, TOP, name).unwrap();
+    let nodes = vec![node("out"), node("p"), node("d"), node("longer"), 12345, node("f"), node("long")];
+    let sizes = |nodes: Vec<u64>| {
+        let mut grants = Vec::new();
+        let told = mounted.read_whole(&ReadWhole { nodes }, &mut grants);
+        let granted: Vec<u64> = grants.iter().map(|grant| grant.node).collect();
+        assert_eq!(granted, told.files.iter().map(|file| file.attr.node).collect::<Vec<_>>());
+        told.files.iter().map(|file| file.content.len()).collect::<Vec<_>>()
+    };
+    if mounted.watched_dir(TOP).unwrap().is_none() {
+        assert_eq!(sizes(nodes), [0; 0], "where changes are not noticed nothing is kept");
+        assert!(std::env::var_os("LONGHAUL_REQUIRE_ALL").is_none(), "a kernel and a directory with fanotify");
+        return eprintln!("SKIPPED: changes in the directory of the tests cannot be noticed");
+    }
+    assert_eq!(sizes(nodes), [5], "with it the long one does not fit");
+    assert_eq!(sizes(vec![node("long")]), [INLINE_BYTES_MAX - WHOLE_FILE_COST]);
+    // Of many no more than a message holds.
+    let files = sizes(vec![node("f"); 10_000]);
+    assert_eq!(files.len(), INLINE_BYTES_MAX / (WHOLE_FILE_COST + 5));
+    // While another client has it open for writing, nobody is told.
+    let top = Dir::open_path(&temp.path().join("top")).unwrap();
+    let shared = shared();
+    let [one, other] = [0, 1].map(|_| Mounted::at(&top, &shared, None, false, None).unwrap());
+    let f = look_up(&one, TOP, "f").unwrap();
+    assert_eq!(look_up(&other, TOP, "f"), Ok(f));
+    let read = || one.read_whole(&ReadWhole { nodes: vec![f] }, &mut Vec::new()).files.len();
+    let open = Open { node: f, file: 1, flags: OFlags::RDWR.bits(), reclaims: false };
+    one.coherence.forgotten(one.client, one.nodes.file(f).unwrap()); // by having looked it up
+    call(&other, open).unwrap();
+    assert_eq!(read(), 0);
+    call(&other, Close { file: 1 }).unwrap();
+    assert_eq!(read(), 1);
+}
+
 #[test]
 fn pipes_are_not_opened_here() {
     let (_temp, mounted) = mounted();
@@ -297,7 +350,7 @@ fn asks() -> impl Strategy<Value = Ask> {
     let name = name.prop_map(|name| Bytes::from_static(name.as_bytes()));
     // Nodes by their place in a list that grows with what is found.
     let (node, file, number) = (0..8_u64, 0..5_u64, any::<u64>());
-    (0..17_u8, name.clone(), name, (node.clone(), node), file, number, any::<u32>()).prop_map(
+    (0..18_u8, name.clone(), name, (node.clone(), node), file, number, any::<u32>()).prop_map(
         |(kind, name, other, (node, parent), file, number, bits)| match kind {
             0..=2 => Lookup { parent, name }.ask(),
             3 => GetAttr { node }.ask(),
@@ -324,6 +377,7 @@ fn asks() -> impl Strategy<Value = Ask> {
             }
             14 => CopyRange { from_file: file, from: number, to_file: node, to: number, length: bits.into() }
                 .ask(),
+            16 => ReadWhole { nodes: vec![node, parent, number] }.ask(),
             15 => Seek { file, offset: number, hole: bits % 2 == 0 }.ask(),
             _ => Close { file }.ask(),
         },
@@ -343,7 +397,7 @@ proptest! {
 
     #[test]
     fn whatever_is_asked_nothing_outside_is_touched(asks in prop::collection::vec(asks(), 1..60)) {
-        let (temp, mounted) = mounted();
+        let (temp, mounted) = mounted_with(shared_by_cases());
         let mut nodes = vec![TOP];
         for mut ask in asks {
             // Places become nodes.
@@ -359,6 +413,7 @@ proptest! {
                 Ask::Link(a) => { place(&mut a.node); place(&mut a.parent); }
                 Ask::Open(a) => place(&mut a.node),
                 Ask::ReadDir(a) => place(&mut a.node),
+                Ask::ReadWhole(a) => a.nodes.iter_mut().for_each(place),
                 _ => {}
             }
             let found = match &ask {
@@ -379,7 +434,7 @@ proptest! {
 
     #[test]
     fn bytes_that_are_no_request_are_answered_with_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let (_temp, mounted) = mounted();
+        let (_temp, mounted) = mounted_with(shared_by_cases());
         if let Some(ask) = Ask::from_bytes(bytes.into()) {
             let _ = Reply::read::<Count>(reply_to(&mounted, &ask)); // an outcome of any kind
         }
