@@ -1,10 +1,10 @@
-//! `bench names`: what programs wait for that look at many names, longhaul's mount beside others, over an emulated link; and
-//! what a change waits for that another mount is in the way of.
+//! `bench names`: what programs wait for that look at many names, or make many files, longhaul's mount beside others, over an
+//! emulated link; and what a change waits for that another mount is in the way of.
 //!
 //! In each round each file system has a network, a server and a mount of its own. Shells on the near host run the programs and
 //! say how long they took; requests are those that the mount itself has counted (`longhaul stats`).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use crate::server::Access;
 use crate::turn::in_turn;
 use crate::{environment, show};
 
-/// Walk through Debian's Linux sources on mounts: find, git status, grep -r; and take a lease from another mount
+/// Walk through Debian's Linux sources on mounts: find, git status, grep -r; unpack them; and take a lease from another mount
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench names
@@ -63,6 +63,8 @@ enum Case {
     Git,
     /// `grep -r` through the tree: all files are read
     Grep,
+    /// `tar x` of the sources: many small files are made
+    Unpack,
     /// A change to a file that another mount keeps, beside one that nobody keeps (longhaul alone)
     Conflict,
 }
@@ -85,6 +87,12 @@ impl Case {
             Self::Grep => {
                 &[("grep -r", "grep -rc --line-buffered --exclude-dir=.git EXPORT_SYMBOL tree", "")]
             }
+            // As for a user: root's tar would give each file its owner, too. A line for each file that is begun.
+            Self::Unpack => &[(
+                "tar x --no-same-owner",
+                "tar xvf ../sources.tar --no-same-owner --directory=unpacked",
+                "mkdir unpacked",
+            )],
             Self::Conflict => &[
                 ("chmod of a file that nobody else keeps", "chmod 604 kept", "sleep 2"),
                 ("chmod of a file that another mount keeps", "chmod 600 kept", "cat ../other/kept; sleep 2"),
@@ -118,7 +126,7 @@ struct Run {
     seconds: f64,
     /// It was not at its end when the time was over.
     cut_off: bool,
-    /// Lines that it had said by then: names that were found, or differ.
+    /// Lines that it had said by then: names that were found, differ, or were made.
     lines: u64,
     /// That its mount asked the server for and waited for; longhaul alone.
     requests: Option<u64>,
@@ -180,10 +188,21 @@ impl Series {
         fs::create_dir_all(&served)?;
         fs::write(served.join("kept"), "a few words\n")?;
         let tree = served.join("tree");
-        if self.cases.iter().all(|case| *case == Case::Conflict) || tree.exists() {
+        if self.cases.iter().all(|case| *case == Case::Conflict) {
             return Ok(());
         }
         let source = LinuxSource::in_cache(&crate::target_directory().join("demo"))?;
+        let archive = self.scratch.join("sources.tar");
+        if self.cases.contains(&Case::Unpack) && !archive.exists() {
+            let part = self.scratch.join("sources.part");
+            let words =
+                [OsStr::new("--sort=name"), OsStr::new("--create"), OsStr::new("--file"), part.as_os_str()];
+            checked(Command::new("tar").args(words).arg("--directory").arg(&source.tree).arg("."))?;
+            fs::rename(&part, &archive).context("cannot put the archive in its place")?;
+        }
+        if tree.exists() {
+            return Ok(());
+        }
         let part = served.join("part");
         remove(&part)?;
         eprintln!("copying the sources, and putting them under git ...");
@@ -213,6 +232,7 @@ impl Series {
         let is_ours = system == FileSystem::Longhaul;
         let mut runs = Vec::new();
         for case in self.cases.iter().filter(|case| is_ours || **case != Case::Conflict) {
+            remove(&served.join("unpacked"))?;
             let mount = system.script(&self.access, &served, &at)?;
             let code = quoted(&self.scratch.join("code").display().to_string());
             let mut script = format!("CODE={code}\n{mount} || exit 3\n");
