@@ -4,7 +4,7 @@
 //! In each round each file system has a network, a server and a mount of its own. Shells on the near host run the programs and
 //! say how long they took; requests are those that the mount itself has counted (`longhaul stats`).
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -154,6 +154,7 @@ impl NamesBench {
         let access = Access::prepare(&scratch.join("access"), &longhaul)?;
         let series = Series { access, scratch, cases: cases.to_vec(), limit: self.limit };
         series.make_tree()?;
+        series.make_archive()?;
         let mut record = Record {
             schema: "longhaul-names/1",
             environment: &environment,
@@ -188,21 +189,11 @@ impl Series {
         fs::create_dir_all(&served)?;
         fs::write(served.join("kept"), "a few words\n")?;
         let tree = served.join("tree");
-        if self.cases.iter().all(|case| *case == Case::Conflict) {
+        let needs_it = |case: &Case| !matches!(case, Case::Unpack | Case::Conflict);
+        if !self.cases.iter().any(needs_it) || tree.exists() {
             return Ok(());
         }
-        let source = LinuxSource::in_cache(&crate::target_directory().join("demo"))?;
-        let archive = self.scratch.join("sources.tar");
-        if self.cases.contains(&Case::Unpack) && !archive.exists() {
-            let part = self.scratch.join("sources.part");
-            let words =
-                [OsStr::new("--sort=name"), OsStr::new("--create"), OsStr::new("--file"), part.as_os_str()];
-            checked(Command::new("tar").args(words).arg("--directory").arg(&source.tree).arg("."))?;
-            fs::rename(&part, &archive).context("cannot put the archive in its place")?;
-        }
-        if tree.exists() {
-            return Ok(());
-        }
+        let source = sources()?;
         let part = served.join("part");
         remove(&part)?;
         eprintln!("copying the sources, and putting them under git ...");
@@ -218,6 +209,19 @@ impl Series {
         git(&["add", "--all", "--force", "."])?;
         git(&["commit", "-q", "-m", "Debian's sources"])?;
         fs::rename(&part, &tree).context("cannot put the tree in its place")
+    }
+
+    /// The sources as one file beside the mounts, in an order that is the same each time; made once.
+    fn make_archive(&self) -> anyhow::Result<()> {
+        let archive = self.scratch.join("sources.tar");
+        if !self.cases.contains(&Case::Unpack) || archive.exists() {
+            return Ok(());
+        }
+        let part = self.scratch.join("sources.part");
+        let mut tar = Command::new("tar");
+        tar.args(["--sort=name", "-cf"]).arg(&part).arg("-C").arg(sources()?.tree).arg(".");
+        checked(&mut tar)?;
+        fs::rename(&part, &archive).context("cannot put the archive in its place")
     }
 
     fn once(&self, network: &Network, system: FileSystem, round: u32) -> anyhow::Result<Vec<Run>> {
@@ -281,6 +285,10 @@ impl Series {
         }
         Ok(runs)
     }
+}
+
+fn sources() -> anyhow::Result<LinuxSource> {
+    LinuxSource::in_cache(&crate::target_directory().join("demo"))
 }
 
 /// What timeout(1) says.
