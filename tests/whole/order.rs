@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::IntoRawFd;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, fchown, symlink};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -262,6 +262,22 @@ impl Register for Link {
     }
 }
 
+/// Whose a file is. It is written to just before that is changed, and both travel together.
+struct Owner(PathBuf);
+
+impl Register for Owner {
+    fn read(&self) -> io::Result<u64> {
+        Ok(fs::metadata(&self.0)?.uid().into())
+    }
+
+    fn write(&self, value: u64) -> io::Result<()> {
+        let file = File::options().write(true).open(&self.0)?;
+        file.write_all_at(&value.to_le_bytes(), 0)?;
+        fchown(&file, Some(value as u32), None)?;
+        close(file)
+    }
+}
+
 /// Every now and then the link is cut: whoever waits goes on afterwards. The emulator does it by itself: to run a program
 /// closes what is open here, which tells the server, and a link that is cut would wait for its own repair.
 /// Packets overtake each other, too.
@@ -358,6 +374,7 @@ fn fill(stage: &Stage) {
     fs::write(played.join("mapped"), vec![0; 8192]).unwrap();
     fs::write(played.join("named"), "0").unwrap();
     symlink("0", played.join("link")).unwrap();
+    File::create(played.join("owned")).unwrap();
 }
 
 struct Players {
@@ -423,6 +440,7 @@ impl Players {
                 ],
             ),
             ("a link's target", self.two_each(|m, _| Box::new(Link(path(m, "link"))))),
+            ("a file's owner", self.two_each(|m, _| Box::new(Owner(path(m, "owned"))))),
         ];
         if self.shaken.is_none() && !self.server_dies {
             // Of those who write one does by memory, of those who read the other mount's.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::unistd::close;
@@ -105,6 +105,68 @@ fn who_is_asked_for_a_file_tells_at_once() {
     assert_eq!((&bytes[..7], &bytes[100..]), (&b"through"[..], &b"behind"[..]));
     drop(file);
     one.stop_having_written(1);
+}
+
+/// A short write is under way with what is asked next; where packets are lost, they overtake each other.
+#[test]
+fn what_is_asked_after_a_write_comes_after_it() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit --loss 5%");
+    let _server = stage.serve();
+    let (one, other) = (Mounted::new(&stage, "one", &[]), Mounted::new(&stage, "other", &[]));
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for round in 0..400_u64 {
+        let name = format!("f{round}");
+        let far = stage.path("far").join(&name);
+        let file = File::create_new(one.path(&name)).unwrap();
+        let mut bytes = vec![round as u8; round as usize + 1];
+        file.write_all_at(&bytes, 0).unwrap();
+        if round % 3 == 0 {
+            // In several pieces.
+            file.write_all_at(b"end", 5000).unwrap();
+            bytes.resize(5000, 0);
+            bytes.extend_from_slice(b"end");
+        }
+        match round % 5 {
+            0 => {
+                file.set_modified(then).unwrap();
+                let stat = fs::metadata(&far).unwrap();
+                assert_eq!((stat.len(), stat.modified().unwrap()), (bytes.len() as u64, then), "{name}");
+            }
+            1 => {
+                let lengths = [(); 2].map(|()| file.metadata().unwrap().len());
+                assert_eq!(lengths, [bytes.len() as u64; 2], "{name}");
+                file.write_all_at(b"longer", bytes.len() as u64).unwrap();
+                bytes.extend_from_slice(b"longer");
+                assert_eq!(file.metadata().unwrap().len(), bytes.len() as u64, "{name}");
+            }
+            2 => {
+                file.sync_data().unwrap();
+                assert!(fs::read(&far).unwrap() == bytes, "{name}");
+            }
+            3 => {
+                // Writing takes set-user-id away.
+                file.set_permissions(fs::Permissions::from_mode(0o4711)).unwrap();
+                assert_eq!(fs::metadata(&far).unwrap().mode() & 0o7777, 0o4711, "{name}");
+            }
+            _ => {
+                let seen = fs::metadata(other.path(&name)).unwrap();
+                file.set_modified(then).unwrap();
+                assert_eq!(seen.len(), bytes.len() as u64, "{name}");
+            }
+        }
+        drop(file);
+        assert!(fs::read(other.path(&name)).unwrap() == bytes, "{name}");
+        if round % 5 == 0 {
+            assert_eq!(
+                fs::metadata(&far).unwrap().modified().unwrap(),
+                then,
+                "{name}: closing it changes nothing"
+            );
+        }
+    }
+    other.program.stop().expect(0);
+    one.stop_having_written(400);
 }
 
 #[test]

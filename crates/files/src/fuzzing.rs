@@ -11,7 +11,7 @@ use crate::server::noticed_in;
 /// A request, written again.
 #[must_use]
 pub fn request(bytes: &[u8]) -> Option<Vec<u8>> {
-    Ask::from_bytes(Bytes::copy_from_slice(bytes)).map(|ask| ask.into_bytes().to_vec())
+    Ask::from_bytes(Bytes::copy_from_slice(bytes)).map(|(ask, order)| ask.into_bytes(order).to_vec())
 }
 
 /// A notice of the server's, written again.

@@ -56,6 +56,10 @@ pub const DESCRIPTORS_FOR_NODES: usize = 4;
 /// Nodes that one session keeps open at a time, beside those in use.
 pub const NODES_OPEN_MAX: usize = 2048;
 
+/// What is no longer is kept open as soon as it has been looked up: files that are replaced again and again are short, and a
+/// disk has to keep what is open, for [`NODES_OPEN_MAX`] of them 120 MiB.
+pub const KEPT_WHEN_FOUND_MAX: u64 = INLINE_BYTES_MAX as u64;
+
 /// Nodes of a session that have lost their name and are kept open until the client has forgotten them.
 pub const NAMELESS_NODES_MAX: usize = 1024;
 
@@ -242,6 +246,13 @@ pub const LISTINGS_TO_COME_MAX: usize = 64 << 10;
 /// Requests of a client's that may wait for others, such as for a lease that another is to give up: some of those that the control
 /// channel takes are left for what others wait for.
 pub const ORDINARY_REQUESTS_MAX: usize = longhaul_transport::limits::CONTROL_STREAMS_MAX as usize - 64;
+
+/// How long a request waits at the server for those that it is to be carried out after: they were sent together, and each is sent anew
+/// until it arrives. It is not when a session was over in between; then it is asked once more.
+pub const ORDER_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Numbers of requests that others are to come after, and have not: 12 bytes each. As many as a client may have under way.
+pub const ORDERS_KNOWN_MAX: usize = longhaul_transport::limits::CONTROL_STREAMS_MAX as usize;
 
 /// Breaks that a client remembers for the sake of answers under way, some 50 bytes each.
 pub const BREAKS_KNOWN_MAX: usize = 64 << 10;

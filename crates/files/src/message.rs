@@ -15,6 +15,8 @@
 //! A **node** is a file, directory or link of the server's, by number ([`node_number`]). The client says how often it was told of a node when it forgets it (RFC 1813 has handles
 //! for ever; FUSE counts).
 //!
+//! Requests are carried out side by side, as they come; one that has to come after others that are under way says so ([`Order`]).
+//!
 //! The reply to an operation is an error number of Linux or an outcome, and leases on what it tells of ([`crate::lease`]).
 
 mod files;
@@ -61,6 +63,20 @@ pub(crate) struct Request {
                                23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35"
     )]
     pub(crate) ask: Option<Ask>,
+    /// See [`Order`].
+    #[prost(uint64, tag = "100")]
+    pub(crate) number: u64,
+    #[prost(uint32, tag = "101")]
+    pub(crate) after: u32,
+}
+
+/// What a request has to do with others of the same session, which the server carries out side by side otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// Those that belong together have the same; 0: it stands alone.
+    pub(crate) number: u64,
+    /// It is carried out after so many others of that number, or, if these do not come, not at all: [`OUT_OF_ORDER`].
+    pub(crate) after: u32,
 }
 
 /// An operation, and the outcome that it has.
@@ -196,12 +212,13 @@ impl Ask {
         }
     }
 
-    pub(crate) fn into_bytes(self) -> Bytes {
-        Request { ask: Some(self) }.encode_to_vec().into()
+    pub(crate) fn into_bytes(self, Order { number, after }: Order) -> Bytes {
+        Request { ask: Some(self), number, after }.encode_to_vec().into()
     }
 
-    pub(crate) fn from_bytes(bytes: Bytes) -> Option<Self> {
-        Request::decode(bytes).ok()?.ask
+    pub(crate) fn from_bytes(bytes: Bytes) -> Option<(Self, Order)> {
+        let Request { ask, number, after } = Request::decode(bytes).ok()?;
+        Some((ask?, Order { number, after }))
     }
 }
 
@@ -232,6 +249,9 @@ pub(crate) struct Reply {
 
 /// What the server says when the session is over there, and the client has not heard of it: no file system says it.
 pub(crate) const SESSION_OVER: Errno = Errno::SHUTDOWN;
+
+/// What it says when it has not carried out a request, as those that were to come before it did not come; likewise.
+pub(crate) const OUT_OF_ORDER: Errno = Errno::INPROGRESS;
 
 impl Reply {
     pub(crate) fn new(outcome: Result<impl Message, Errno>, grants: Vec<Grant>) -> Self {
@@ -364,8 +384,10 @@ mod tests {
 
     #[test]
     fn every_operation_can_be_asked_for() {
-        for ask in all() {
-            assert_eq!(Ask::from_bytes(ask.clone().into_bytes()), Some(ask));
+        for order in [Order::default(), Order { number: u64::MAX, after: 3 }] {
+            for ask in all() {
+                assert_eq!(Ask::from_bytes(ask.clone().into_bytes(order)), Some((ask, order)));
+            }
         }
     }
 

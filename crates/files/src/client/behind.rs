@@ -19,9 +19,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::{Bytes, BytesMut};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use super::cache::PartsUnderWay;
 use super::lock;
 use super::open_files::OpenFile;
-use crate::limits::{PARTS_UNDER_WAY_MAX, TAILS_MAX, WRITE_PART_BYTES};
+use crate::limits::{INLINE_BYTES_MAX, PARTS_UNDER_WAY_MAX, TAILS_MAX, WRITE_PART_BYTES};
+use crate::message::Order;
 
 /// All of a client's.
 #[derive(Debug)]
@@ -95,6 +97,46 @@ pub(super) struct Part {
     pub(super) data: Bytes,
     pub(super) begun: Begun,
     pub(super) room: Option<OwnedSemaphorePermit>,
+}
+
+/// What has been written to a file, and is sent together with what is asked next, which comes after it.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    pub(super) node: u64,
+    written: Arc<Written>,
+    /// The number of the last part.
+    last: u64,
+    /// Of what is asked.
+    order: Order,
+    parts: Option<PartsUnderWay>,
+}
+
+impl Ahead {
+    /// Parts that go by `order`; `parts`: as the cache knows them.
+    pub(super) fn new(
+        (node, written): (u64, Arc<Written>),
+        last: u64,
+        order: Order,
+        parts: Option<PartsUnderWay>,
+    ) -> Self {
+        Self { node, written, last, order, parts }
+    }
+
+    pub(super) fn order(&self) -> Order {
+        self.order
+    }
+
+    pub(super) fn parts(&self) -> Option<PartsUnderWay> {
+        self.parts
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.written.is_settled(self.last)
+    }
+
+    pub(super) async fn settled(&self) {
+        self.written.settled(self.last).await;
+    }
 }
 
 /// What has come of a write.
@@ -239,6 +281,14 @@ impl Written {
         (parts, state.last)
     }
 
+    /// All tails, where each of them is short, and nothing else is under way; and the number of the last.
+    pub(super) fn send_short_tails(&self) -> Option<(Vec<Part>, u64)> {
+        let mut state = self.state();
+        let are_all = state.under_way.is_empty() && !state.tails.is_empty();
+        let are_short = state.tails.iter().all(|tail| tail.data.len() <= INLINE_BYTES_MAX);
+        (are_all && are_short).then(|| (state.send_tails(), state.last))
+    }
+
     /// A part has been stored, or will not be.
     pub(super) fn settle(&self, number: u64, offset: u64) {
         let mut state = self.state();
@@ -248,11 +298,16 @@ impl Written {
         self.settled.notify_waiters();
     }
 
+    /// Whether no part up to this one is under way.
+    fn is_settled(&self, number: u64) -> bool {
+        self.state().numbers.first().is_none_or(|&first| first > number)
+    }
+
     /// Waits for all parts up to this one.
     pub(super) async fn settled(&self, number: u64) {
         loop {
             let settled = self.settled.notified();
-            if self.state().numbers.first().is_none_or(|&first| first > number) {
+            if self.is_settled(number) {
                 return;
             }
             settled.await;
@@ -449,6 +504,29 @@ mod tests {
         behind.of(NODE).unwrap().settle(number, 0);
         behind.tidy(NODE);
         assert!(behind.of(NODE).is_none());
+    }
+
+    #[test]
+    fn what_is_short_and_all_there_is_may_be_sent_ahead() {
+        let (behind, file) = (behind(), open());
+        write(&behind, &file, 0, b"abc");
+        write(&behind, &file, 10, b"def");
+        let written = behind.of(NODE).unwrap();
+        let (parts, last) = written.send_short_tails().unwrap();
+        assert_eq!((bytes(&parts), last), (vec![(0, &b"abc"[..]), (10, &b"def"[..])], 2));
+        write(&behind, &file, 20, b"ghi");
+        assert!(written.send_short_tails().is_none(), "others are under way");
+        let ahead = Ahead::new((NODE, Arc::clone(&written)), last, Order { number: 1, after: 2 }, None);
+        for part in parts {
+            assert!(!ahead.is_settled());
+            written.settle(part.number, part.offset);
+        }
+        assert!(ahead.is_settled(), "whatever has been written since");
+        write(&behind, &file, 30, &vec![0; INLINE_BYTES_MAX + 1]);
+        assert!(written.send_short_tails().is_none(), "one is long");
+        assert_eq!(written.send_tails(None).0.len(), 2);
+        let nothing = behind.begin(NODE + 1);
+        assert!(nothing.send_short_tails().is_none());
     }
 
     #[test]

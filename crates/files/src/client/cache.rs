@@ -24,6 +24,16 @@ pub(super) struct Turn {
     number: u64,
     /// Of the changes of one's own, those before.
     changes: u64,
+    /// And those that it comes after at the server.
+    after: Option<PartsUnderWay>,
+}
+
+/// Parts of what is written behind, to a node that is changed by nothing else here, and is not until this has become of it:
+/// changes that have begun or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PartsUnderWay {
+    node: u64,
+    steps: u64,
 }
 
 #[derive(Debug, Default)]
@@ -44,8 +54,9 @@ struct Kept {
     changed_since: HashSet<Bytes>,
     /// Parts of a file, by their place; all [`BLOCK_BYTES`] long but the last.
     blocks: BTreeMap<u64, Block>,
-    /// One's own changes: how many are under way, and the number of the last.
+    /// One's own changes: how many are under way, how often one has begun or ended, and the number of the last time.
     changing: u32,
+    steps: u64,
     last_change: u64,
     /// Of these, how many are no parts of what is written behind, and how often one of them has begun or ended.
     others: u32,
@@ -122,9 +133,20 @@ impl Cache {
 
     /// A question is sent.
     pub(super) fn begin(&mut self) -> Turn {
+        self.begin_after(None)
+    }
+
+    /// The same; the server answers it when it has stored these.
+    pub(super) fn begin_after(&mut self, after: Option<PartsUnderWay>) -> Turn {
         self.last_turn += 1;
         self.turns.insert(self.last_turn);
-        Turn { number: self.last_turn, changes: self.changes }
+        Turn { number: self.last_turn, changes: self.changes, after }
+    }
+
+    /// So many parts that are about to be sent: as many changes of a node as `times`, if they are all that there are.
+    pub(super) fn parts_under_way(&self, node: u64, parts: u32, times: u32) -> Option<PartsUnderWay> {
+        let kept = self.nodes.get(&node).filter(|kept| kept.changing == times)?;
+        Some(PartsUnderWay { node, steps: kept.steps + u64::from(parts) })
     }
 
     /// Its answer has been looked at, or nobody waits for it.
@@ -141,7 +163,9 @@ impl Cache {
             self.broken.clear();
             self.changes += 1;
             let changes = self.changes;
-            self.nodes.values_mut().for_each(|kept| kept.last_change = changes);
+            for kept in self.nodes.values_mut() {
+                (kept.last_change, kept.steps) = (changes, kept.steps + 1);
+            }
         }
         if !self.turns.is_empty() {
             let known = self.broken.entry((self.last_turn + 1, node)).or_default();
@@ -271,7 +295,8 @@ impl Cache {
     /// Whether what a question has brought of a node may be kept.
     fn keeps(&mut self, turn: Turn, node: u64) -> Option<&mut Kept> {
         let kept = self.nodes.get_mut(&node)?;
-        let is_newest = kept.changing == 0 && kept.last_change <= turn.changes;
+        let is_after = turn.after == Some(PartsUnderWay { node, steps: kept.steps });
+        let is_newest = kept.changing == 0 && (kept.last_change <= turn.changes || is_after);
         let is_under_it = turn.number > kept.since || turn.number == kept.brought_by;
         (kept.lease.is_some() && is_newest && is_under_it).then_some(kept)
     }
@@ -288,8 +313,8 @@ impl Cache {
 
     /// A node, known or not yet. What was asked before it was known may be older than one's own changes.
     fn kept(&mut self, node: u64) -> &mut Kept {
-        let last_change = self.changes;
-        self.nodes.entry(node).or_insert_with(|| Kept { last_change, ..Kept::default() })
+        let (last_change, steps) = (self.changes, self.changes);
+        self.nodes.entry(node).or_insert_with(|| Kept { last_change, steps, ..Kept::default() })
     }
 
     /// The server has told of a node once more.
@@ -656,6 +681,7 @@ impl Cache {
         let number = self.changes;
         let kept = self.kept(node);
         kept.changing += 1;
+        kept.steps += 1;
         kept.last_change = number;
         kept
     }
@@ -664,6 +690,7 @@ impl Cache {
         self.changes += 1;
         let kept = self.nodes.get_mut(&node)?;
         kept.changing = kept.changing.saturating_sub(times);
+        kept.steps += 1;
         kept.last_change = self.changes;
         Some(kept)
     }

@@ -326,7 +326,7 @@ mod tests {
             body: Bytes,
         ) -> Pin<Box<dyn Future<Output = Bytes> + Send + 'static>> {
             let done = Ok(Nothing {});
-            let reply = match Ask::from_bytes(body) {
+            let reply = match Ask::from_bytes(body).map(|(ask, _)| ask) {
                 Some(Ask::Attach(_)) => Reply::new(Ok(Attached::default()), Vec::new()),
                 Some(Ask::ReadDir(ReadDir { from: 0, .. })) => {
                     let attr = Some(Attr { node: 7, ..Attr::default() });

@@ -32,11 +32,11 @@ use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::limits::{JUMPS_SHARE, LEASE_TERM, ORDINARY_REQUESTS_MAX, RENEW_EVERY, WHOLE_FILES_COMING_MAX};
 use crate::message::{
-    Ask, Attached, Caller, Forget, Forgotten, Grant, Notice, Operation, Renew, Reply, SESSION_OVER,
-    Statistics, Tells,
+    Ask, Attached, Caller, Forget, Forgotten, Grant, Notice, OUT_OF_ORDER, Operation, Order, Renew, Reply,
+    SESSION_OVER, Statistics, Tells,
 };
-use behind::Behind;
-use cache::{Cache, Nanos, OwnChange, Turn};
+use behind::{Ahead, Behind};
+use cache::{Cache, Nanos, OwnChange, PartsUnderWay, Turn};
 use fetch::Coming;
 use listing::Walk;
 use locking::Locking;
@@ -232,6 +232,8 @@ struct Inner {
     runtime: tokio::runtime::Handle,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     last_file: AtomicU64,
+    /// Of requests that belong together.
+    last_order: AtomicU64,
     /// Blocks on their way: those who wait for one share it.
     coming: Mutex<HashMap<(u64, u64), Coming>>,
     walk: Mutex<Walk>,
@@ -280,6 +282,7 @@ impl Remote {
                 runtime: tokio::runtime::Handle::current(),
                 files: Mutex::default(),
                 last_file: AtomicU64::new(0),
+                last_order: AtomicU64::new(0),
                 coming: Mutex::default(),
                 walk: Mutex::default(),
                 sweep: Mutex::default(),
@@ -350,40 +353,74 @@ impl Remote {
     }
 
     async fn call<O: Operation>(&self, operation: O) -> Answer<O::Outcome> {
-        let _ordinary = self.inner.client.ordinary.acquire().await;
-        self.vital_call(operation).await
+        self.call_after(None, operation).await
+    }
+
+    /// As [`call`](Self::call); what has been sent ahead is carried out before it, and has been settled when this returns.
+    async fn call_after<O: Operation>(&self, ahead: Option<Ahead>, operation: O) -> Answer<O::Outcome> {
+        let answer = {
+            let _ordinary = self.inner.client.ordinary.acquire().await;
+            self.ordered_call(operation, Order::default(), ahead.as_ref()).await
+        };
+        if let Some(ahead) = ahead {
+            ahead.settled().await;
+            let node = ahead.node;
+            drop(ahead);
+            self.inner.client.behind.tidy(node);
+        }
+        answer
     }
 
     /// As [`call`](Self::call), of what others may wait for: it finds room however much is being asked.
     async fn vital_call<O: Operation>(&self, operation: O) -> Answer<O::Outcome> {
+        self.ordered_call(operation, Order::default(), None).await
+    }
+
+    /// `order`, unless it is to be carried out after something.
+    async fn ordered_call<O: Operation>(
+        &self,
+        operation: O,
+        order: Order,
+        ahead: Option<&Ahead>,
+    ) -> Answer<O::Outcome> {
         self.inner.client.asked.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
-        let answer = self.in_time(self.answer::<O>(operation.ask())).await;
+        let answer = self.in_time(self.answer::<O>(operation.ask(), order, ahead)).await;
         self.inner.client.metrics.add(O::NAME, begun.elapsed());
         let none = || Answer { outcome: Err(Errno::IO), grants: Vec::new(), asked_again: false };
         answer.ok().flatten().unwrap_or_else(none)
     }
 
     /// Asks, in the next session if this one is over; `None`: there is no other, or it cannot be asked.
-    async fn answer<O: Operation>(&self, ask: Ask) -> Option<Answer<O::Outcome>> {
+    async fn answer<O: Operation>(
+        &self,
+        ask: Ask,
+        order: Order,
+        ahead: Option<&Ahead>,
+    ) -> Option<Answer<O::Outcome>> {
         let changes = ask.changes();
-        let body = ask.into_bytes();
         let (mut after, mut asked_again) = (0, false);
         loop {
             let (session, number) = self.session(after).await?;
             if changes && asked_again && self.is_forfeited(after) {
                 return None;
             }
-            after = number;
-            match session.request(body.clone()).await {
-                Ok(reply) => match Reply::read(reply) {
+            // What has been settled is not waited for: it may have been in another session.
+            let ahead = ahead.filter(|ahead| !ahead.is_settled());
+            let body = ask.clone().into_bytes(ahead.map_or(order, Ahead::order));
+            match session.request(body).await {
+                Ok(reply) => match (Reply::read(reply), ahead) {
                     // The server has ended the session, and has not told yet.
-                    (Err(SESSION_OVER), _) => {}
+                    ((Err(SESSION_OVER), _), _) => {}
+                    ((Err(OUT_OF_ORDER), _), Some(ahead)) => {
+                        ahead.settled().await;
+                        continue;
+                    }
                     // An open file that it does not know: it has been lost with a server, as its name had been before.
-                    (Err(Errno::BADF), grants) => {
+                    ((Err(Errno::BADF), grants), _) => {
                         return Some(Answer { outcome: Err(Errno::STALE), grants, asked_again });
                     }
-                    (outcome, grants) => return Some(Answer { outcome, grants, asked_again }),
+                    ((outcome, grants), _) => return Some(Answer { outcome, grants, asked_again }),
                 },
                 Err(RequestError::Ended(_)) => {}
                 Err(error @ RequestError::TooLong(_)) => {
@@ -391,7 +428,7 @@ impl Remote {
                     return None;
                 }
             }
-            asked_again = true;
+            (after, asked_again) = (number, true);
         }
     }
 
@@ -412,8 +449,18 @@ impl Remote {
         operation: O,
         keep: impl FnOnce(&mut Cache, Turn, &Result<O::Outcome, Errno>),
     ) -> Result<O::Outcome, Errno> {
-        let asking = Asking::begin(&self.inner.client);
-        let Answer { outcome, grants, .. } = self.call(operation).await;
+        self.learn_after(None, operation, keep).await
+    }
+
+    /// The same, of what comes after something that has been sent ahead.
+    async fn learn_after<O: Operation>(
+        &self,
+        ahead: Option<Ahead>,
+        operation: O,
+        keep: impl FnOnce(&mut Cache, Turn, &Result<O::Outcome, Errno>),
+    ) -> Result<O::Outcome, Errno> {
+        let asking = Asking::begin_after(&self.inner.client, ahead.as_ref().and_then(Ahead::parts));
+        let Answer { outcome, grants, .. } = self.call_after(ahead, operation).await;
         let mut cache = self.inner.client.cache();
         outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
         cache.granted(asking.turn, &grants);
@@ -432,6 +479,16 @@ impl Remote {
         self.change_or_again(operation, changes, keep).await.0
     }
 
+    /// The same, of a node's attributes, of what comes after something that has been sent ahead.
+    async fn change_after<O: Operation>(
+        &self,
+        ahead: Option<Ahead>,
+        operation: O,
+        change: OwnChange<'_>,
+    ) -> Result<O::Outcome, Errno> {
+        self.change_in_order(ahead, operation, &[change], |_, _| {}).await.0
+    }
+
     /// The same; true: it was asked more than once, as a session was over, and may have been made before.
     async fn change_or_again<O: Operation>(
         &self,
@@ -439,9 +496,19 @@ impl Remote {
         changes: &[OwnChange<'_>],
         keep: impl FnOnce(&mut Cache, &O::Outcome),
     ) -> (Result<O::Outcome, Errno>, bool) {
+        self.change_in_order(None, operation, changes, keep).await
+    }
+
+    async fn change_in_order<O: Operation>(
+        &self,
+        ahead: Option<Ahead>,
+        operation: O,
+        changes: &[OwnChange<'_>],
+        keep: impl FnOnce(&mut Cache, &O::Outcome),
+    ) -> (Result<O::Outcome, Errno>, bool) {
         let asking = Asking::begin(&self.inner.client);
         let changing = Changing::begin(&self.inner.client, changes);
-        let Answer { outcome, grants, asked_again } = self.call(operation).await;
+        let Answer { outcome, grants, asked_again } = self.call_after(ahead, operation).await;
         let mut cache = changing.end();
         outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
         // What the leases are for will be asked for: what has been brought may be older than one's own change.
@@ -493,7 +560,11 @@ struct Asking<'a> {
 
 impl<'a> Asking<'a> {
     fn begin(client: &'a FilesClient) -> Self {
-        Self { client, turn: client.cache().begin() }
+        Self::begin_after(client, None)
+    }
+
+    fn begin_after(client: &'a FilesClient, parts: Option<PartsUnderWay>) -> Self {
+        Self { client, turn: client.cache().begin_after(parts) }
     }
 }
 

@@ -105,8 +105,8 @@ impl Remote {
         if let Some(attr) = self.inner.client.cache().attr(now(), node) {
             return Ok(attr);
         }
-        self.flush_node(node).await;
-        self.learn(GetAttr { node }, |cache, turn, attr| {
+        let ahead = self.flush_ahead(node).await;
+        self.learn_after(ahead, GetAttr { node }, |cache, turn, attr| {
             if let Ok(attr) = attr {
                 cache.keep_attr(turn, *attr);
             }
@@ -123,7 +123,14 @@ impl Remote {
     /// Changes attributes.
     pub async fn set_attr(&self, node: u64, change: Change) -> Result<Attr, Errno> {
         let Change { file, mode, uid, gid, size, accessed, modified, drops_set_id } = change;
-        self.flush_node(node).await;
+        // A new size may wait for others, who wait for what was written.
+        let ahead = match size {
+            None => self.flush_ahead(node).await,
+            Some(_) => {
+                self.flush_node(node).await;
+                None
+            }
+        };
         // Where the file is open here alone, what it may do is asked anew.
         let file =
             self.open_file(file).ok().filter(|file| file.far.initialized()).map_or(0, |file| file.number);
@@ -138,7 +145,7 @@ impl Remote {
         if size.is_some() {
             self.stored(node);
         }
-        self.change(ask, &[change], |_, _| {}).await
+        self.change_after(ahead, ask, change).await
     }
 
     /// The target of a symbolic link.

@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
-use super::behind::{Outcome, Part, Taken};
+use super::behind::{Ahead, Outcome, Part, Taken};
 use super::cache::OwnChange;
 use super::fetch::Apart;
 use super::reading::Reading;
@@ -24,7 +24,7 @@ use crate::limits::{
     WRITES_OPEN_MAX,
 };
 use crate::message::{
-    Acquire, Allocate, Attr, Close, CopyRange, Grant, Open, Opened, Seek, Settle, Sync, Write, object,
+    Acquire, Allocate, Attr, Close, CopyRange, Grant, Open, Opened, Order, Seek, Settle, Sync, Write, object,
 };
 
 /// What the client knows of an open file's writes over the lanes.
@@ -342,15 +342,33 @@ impl Remote {
 
     /// Sends a part, in a task of its own.
     fn send(&self, part: Part) {
+        self.send_as(part, Order::default());
+    }
+
+    /// The same, of one that others come after.
+    fn send_as(&self, part: Part, order: Order) {
         let remote = self.clone();
         let session = self.inner.present.borrow().number();
         self.inner.runtime.spawn(async move {
             let Part { number, file, offset, data, begun, room } = part;
             let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
             let sent = async {
-                let _turn = client.behind.turns.acquire().await;
-                let far = remote.far(&file).await?;
-                remote.write_far(&file, far, offset, data.clone(), LATER).await
+                if order == Order::default() {
+                    let _turn = client.behind.turns.acquire().await;
+                    let far = remote.far(&file).await?;
+                    return remote.write_far(&file, far, offset, data.clone(), LATER).await;
+                }
+                // Short, and somebody waits for it, who has a turn of his own.
+                let write = Write {
+                    file: remote.far(&file).await?,
+                    offset,
+                    data: data.clone(),
+                    drops_set_id: false,
+                    later: true,
+                };
+                remote.ordered_call(write, order, None).await.outcome?;
+                remote.has_stored(&file, data.len());
+                Ok(())
             };
             let mut forfeited = remote.inner.forfeited.subscribe();
             let sent = tokio::select! {
@@ -418,7 +436,23 @@ impl Remote {
         behind.tidy(node);
     }
 
-    /// The same for several.
+    /// The same for what is asked next and comes after it: what is short is on its way when this returns, and need not have arrived.
+    pub(super) async fn flush_ahead(&self, node: u64) -> Option<Ahead> {
+        let client = &self.inner.client;
+        let written = client.behind.of(node)?;
+        let Some((parts, last)) = written.send_short_tails() else {
+            drop(written);
+            self.flush_node(node).await;
+            return None;
+        };
+        let number = self.inner.last_order.fetch_add(1, Ordering::Relaxed) + 1;
+        let (count, times) = (parts.len() as u32, parts.iter().map(|part| part.begun.times).sum());
+        let under_way = client.cache().parts_under_way(node, count, times);
+        parts.into_iter().for_each(|part| self.send_as(part, Order { number, after: 0 }));
+        Some(Ahead::new((node, written), last, Order { number, after: count }, under_way))
+    }
+
+    /// The same as [`flush_node`](Self::flush_node) for several.
     pub(super) async fn flush_all(&self, nodes: impl IntoIterator<Item = u64>) {
         let behind = &self.inner.client.behind;
         let nodes: Vec<u64> = nodes.into_iter().filter(|node| behind.of(*node).is_some()).collect();
@@ -464,13 +498,18 @@ impl Remote {
         data: Bytes,
         how: HowWritten,
     ) -> Result<(), Errno> {
-        let bytes = data.len() as u64;
+        let bytes = data.len();
         self.write_at_server(file, far, offset, data, how).await?;
+        self.has_stored(file, bytes);
+        Ok(())
+    }
+
+    /// The server has stored so many bytes of a writer's.
+    fn has_stored(&self, file: &OpenFile, bytes: usize) {
         if !file.flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
             self.stored(file.node);
         }
-        self.inner.client.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
+        self.inner.client.stored_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Writes at the server.
@@ -588,15 +627,18 @@ impl Remote {
     /// Makes a file's bytes durable, and all else of it unless `data_only`.
     pub async fn sync(&self, file: u64, data_only: bool) -> Result<(), Errno> {
         let file = self.open_file(file)?;
-        self.flush_node(file.node).await;
+        let ahead = self.flush_ahead(file.node).await;
         file.check()?;
         let far = self.far(&file).await?;
         let stored = lock(&self.inner.unsynced).get(&file.node).copied();
-        self.call(Sync { file: far, data_only }).await.outcome?;
-        // The server's machine may have been started again meanwhile: then it had no more to sync.
+        // And what is stored just before.
+        let more = ahead.as_ref().map_or(0, |ahead| u64::from(ahead.order().after));
+        self.call_after(ahead, Sync { file: far, data_only }).await.outcome?;
+        // The server's machine may have been started again meanwhile: then it had no more to sync. Or there was no room for what
+        // has been sent along.
         file.check()?;
         let mut unsynced = lock(&self.inner.unsynced);
-        if stored.is_some() && unsynced.get(&file.node).copied() == stored {
+        if unsynced.get(&file.node).copied() == Some(stored.unwrap_or(0) + more) {
             unsynced.remove(&file.node);
         }
         Ok(())

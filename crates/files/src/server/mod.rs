@@ -13,6 +13,7 @@ mod locking;
 mod nodes;
 mod open_files;
 mod operations;
+mod order;
 mod watch;
 mod workers;
 
@@ -34,8 +35,8 @@ use crate::direct::{DirectReads, DirectWrites};
 use crate::lease::FileId;
 use crate::limits::SENDINGS_MAX;
 use crate::message::{
-    Ask, Attach, Attached, Caller, Content, Map, Mapped, Nothing, Notice, Read, Reply, SESSION_OVER,
-    node_number, write_of,
+    Ask, Attach, Attached, Caller, Content, Map, Mapped, Nothing, Notice, OUT_OF_ORDER, Read, Reply,
+    SESSION_OVER, node_number, write_of,
 };
 use crate::pages::Use;
 pub use coherence::Changing;
@@ -44,6 +45,7 @@ use grace::{Grace, MountId};
 use nodes::Nodes;
 use open_files::{OpenFiles, Sending};
 use operations::{Mounted, NameLocks};
+use order::CarriedOut;
 pub(crate) use watch::noticed_in;
 use workers::Workers;
 
@@ -54,6 +56,7 @@ pub struct FilesServer {
     state: RwLock<State>,
     /// Transfers on their way to the client, by the client's numbers.
     sendings: Mutex<HashMap<u64, Arc<Sending>>>,
+    carried_out: CarriedOut,
 }
 
 /// What all sessions of a server share.
@@ -121,7 +124,13 @@ impl FilesServer {
     /// For a client that may reach what `access` says.
     #[must_use]
     pub fn new(access: Arc<dyn Access>, shared: Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self { access, shared, state: RwLock::default(), sendings: Mutex::default() })
+        Arc::new(Self {
+            access,
+            shared,
+            state: RwLock::default(),
+            sendings: Mutex::default(),
+            carried_out: CarriedOut::default(),
+        })
     }
 
     fn sendings(&self) -> MutexGuard<'_, HashMap<u64, Arc<Sending>>> {
@@ -136,26 +145,28 @@ impl FilesServer {
     }
 
     async fn answer(self: Arc<Self>, session: Session, body: Bytes) -> Bytes {
-        let ask = Ask::from_bytes(body);
+        // Of a later version, or broken.
+        let Some((ask, order)) = Ask::from_bytes(body) else {
+            return Reply::failed(Errno::NOSYS).into_bytes();
+        };
         let may_reclaim = || self.attachment().is_ok_and(|attachment| attachment.mounted.may_reclaim);
-        if !ask.as_ref().is_some_and(|ask| may_come_early(ask, may_reclaim)) {
+        if !may_come_early(&ask, may_reclaim) {
             self.shared.grace.until_over().await;
         }
-        // Pages that kernels keep come back first.
-        let _using = match &ask {
-            Some(ask) => self.use_bytes(ask).await,
-            None => [None, None],
-        };
-        match ask {
-            Some(Ask::Attach(attach)) => Reply::new(Ok(self.attach(session, attach).await), Vec::new()),
-            Some(Ask::Read(read)) => Reply::new(self.read(&session, read).await, Vec::new()),
-            Some(Ask::Renew(_)) => Reply::new(self.renew(), Vec::new()),
-            Some(Ask::Map(map)) => self.map(map).await.unwrap_or_else(Reply::failed),
-            Some(ask) => self.operate(ask).await.unwrap_or_else(Reply::failed),
-            // Of a later version, or broken.
-            None => Reply::failed(Errno::NOSYS),
+        if !self.carried_out.wait(order).await {
+            return Reply::failed(OUT_OF_ORDER).into_bytes();
         }
-        .into_bytes()
+        // Pages that kernels keep come back first.
+        let _using = self.use_bytes(&ask).await;
+        let reply = match ask {
+            Ask::Attach(attach) => Reply::new(Ok(self.attach(session, attach).await), Vec::new()),
+            Ask::Read(read) => Reply::new(self.read(&session, read).await, Vec::new()),
+            Ask::Renew(_) => Reply::new(self.renew(), Vec::new()),
+            Ask::Map(map) => self.map(map).await.unwrap_or_else(Reply::failed),
+            ask => self.operate(ask).await.unwrap_or_else(Reply::failed),
+        };
+        self.carried_out.add(order);
+        reply.into_bytes()
     }
 
     async fn attach(&self, session: Session, attach: Attach) -> Attached {

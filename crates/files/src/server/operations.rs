@@ -23,8 +23,8 @@ use super::open_files::{OpenFile, OpenFiles, Sending};
 use crate::direct::{DirectReads, DirectWrites};
 use crate::lease::{Client, FileId};
 use crate::limits::{
-    INLINE_BYTES_MAX, NAME_LOCKS, READ_BYTES_MAX, WHOLE_FILE_COST, WHOLE_FILES_MAX, XATTR_LIST_BYTES_MAX,
-    XATTR_VALUE_BYTES_MAX,
+    INLINE_BYTES_MAX, KEPT_WHEN_FOUND_MAX, NAME_LOCKS, READ_BYTES_MAX, WHOLE_FILE_COST, WHOLE_FILES_MAX,
+    XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use crate::message::{
     Acquire, Acquired, Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created,
@@ -247,7 +247,12 @@ impl Mounted {
         let name = name(&ask.name)?;
         // That there is no such name is worth keeping, too.
         self.grant_node(ask.parent, grants)?;
-        self.node(ask.parent, &name, grants)
+        let found = self.node(ask.parent, &name, grants)?;
+        if found.attr.size <= KEPT_WHEN_FOUND_MAX {
+            // What is asked next is of this file or link, though another may have its name by then. If one has already, that shows.
+            let _ = self.nodes.fd(found.attr.node);
+        }
+        Ok(found)
     }
 
     pub(super) fn forget(&self, ask: &Forget) -> Result<Nothing, Errno> {

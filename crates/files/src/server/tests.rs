@@ -8,7 +8,7 @@ use rustix::fs::{FileType, OFlags};
 
 use super::listing::Found;
 use super::*;
-use crate::limits::{INLINE_BYTES_MAX, WHOLE_FILE_COST};
+use crate::limits::{INLINE_BYTES_MAX, KEPT_WHEN_FOUND_MAX, WHOLE_FILE_COST};
 use crate::message::{
     Allocate, Close, CopyRange, Count, Create, Created, Forget, Forgotten, GetAttr, Link, Lookup, Make, Node,
     Open, Operation, Place, ReadDir, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, Rename, Seek, SetAttr,
@@ -83,6 +83,8 @@ fn names_lead_nowhere_but_down() {
 #[test]
 fn a_file_that_is_another_under_its_old_name_is_not_taken_for_it() {
     let (temp, mounted) = mounted();
+    let long = vec![0; KEPT_WHEN_FOUND_MAX as usize + 1];
+    fs::write(temp.path().join("top/f"), long).unwrap();
     let f = look_up(&mounted, TOP, "f").unwrap();
     fs::rename(temp.path().join("top/f"), temp.path().join("top/moved")).unwrap();
     fs::write(temp.path().join("top/f"), "other").unwrap();
@@ -91,6 +93,22 @@ fn a_file_that_is_another_under_its_old_name_is_not_taken_for_it() {
     // Looked up, it is found where it is now.
     assert_eq!(look_up(&mounted, TOP, "moved"), Ok(f));
     assert!(call(&mounted, GetAttr { node: f }).is_ok());
+}
+
+#[test]
+fn what_has_just_been_looked_up_can_be_used_though_others_replace_it() {
+    let (temp, mounted) = mounted();
+    let at = |name: &str| temp.path().join("top").join(name);
+    std::os::unix::fs::symlink("old", at("link")).unwrap();
+    fs::write(at("short"), "old").unwrap();
+    let [link, short] = ["link", "short"].map(|name| look_up(&mounted, TOP, name).unwrap());
+    std::os::unix::fs::symlink("new", at("next")).unwrap();
+    fs::rename(at("next"), at("link")).unwrap();
+    fs::write(at("next"), "newer").unwrap();
+    fs::rename(at("next"), at("short")).unwrap();
+    assert_eq!(call(&mounted, ReadLink { node: link }).unwrap().data, "old");
+    let open = Open { node: short, flags: OFlags::RDONLY.bits(), file: 1, reclaims: false };
+    assert_eq!(call(&mounted, open).unwrap().content.unwrap(), "old");
 }
 
 #[test]
@@ -435,7 +453,7 @@ proptest! {
     #[test]
     fn bytes_that_are_no_request_are_answered_with_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let (_temp, mounted) = mounted_with(shared_by_cases());
-        if let Some(ask) = Ask::from_bytes(bytes.into()) {
+        if let Some((ask, _)) = Ask::from_bytes(bytes.into()) {
             let _ = Reply::read::<Count>(reply_to(&mounted, &ask)); // an outcome of any kind
         }
     }

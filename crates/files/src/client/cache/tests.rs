@@ -176,6 +176,82 @@ fn what_was_written_alone_is_kept_until_it_is_changed_or_shared() {
 }
 
 #[test]
+fn what_the_server_answers_after_one_s_own_writes_is_kept_if_nothing_else_has_changed() {
+    let end = |cache: &mut Cache| {
+        let begun = Begun { alone: None, times: 1 };
+        cache.end_part(NODE, (0, 5), begun, None);
+    };
+    let other = OwnChange::of(NODE);
+    // What happens beside two parts between the question and its answer, and whether that is kept.
+    type Beside = fn(&mut Cache);
+    let ways: [(Beside, bool); 6] = [
+        (|_| {}, true),
+        (|cache| cache.broken(grant(1)[0]), false),
+        (
+            |cache| {
+                let other = OwnChange::of(NODE);
+                cache.begin_change(&[other]);
+                cache.end_change(&[other]);
+            },
+            false,
+        ),
+        (
+            |cache| {
+                cache.begin_part(NODE, 9);
+                cache.end_part(NODE, (9, 10), Begun { alone: None, times: 1 }, None);
+            },
+            false,
+        ),
+        (
+            |cache| {
+                cache.begin_part(NODE, 9);
+            },
+            false,
+        ),
+        // Nobody here uses it any more; and it is found anew.
+        (
+            |cache| {
+                cache.forget(NODE, 1);
+                cache.told(NODE);
+                cache.tell(NODE);
+                cache.broken(grant(1)[0]);
+            },
+            false,
+        ),
+    ];
+    for (way, (beside, is_kept)) in ways.into_iter().enumerate() {
+        let mut cache = cache();
+        learn(&mut cache, 1, 0);
+        cache.begin_part(NODE, 0);
+        cache.begin_part(NODE, 3);
+        let parts = cache.parts_under_way(NODE, 2, 2);
+        assert!(parts.is_some());
+        let turn = cache.begin_after(parts);
+        end(&mut cache);
+        // Before the answer of one of them, and after.
+        beside(&mut cache);
+        end(&mut cache);
+        cache.granted(turn, &grant(1));
+        cache.keep_attr(turn, attr(NODE, 5));
+        cache.end(turn);
+        assert_eq!(cache.attr(0, NODE).is_some(), is_kept, "{way}");
+    }
+    // An answer before the parts' own.
+    let mut cache = cache();
+    learn(&mut cache, 1, 0);
+    cache.begin_part(NODE, 0);
+    let turn = cache.begin_after(cache.parts_under_way(NODE, 1, 1));
+    cache.keep_attr(turn, attr(NODE, 5));
+    assert_eq!(cache.attr(0, NODE), None);
+    end(&mut cache);
+    assert_eq!(cache.attr(0, NODE), None);
+    // Something else was being changed when the question was asked.
+    cache.begin_part(NODE, 0);
+    cache.begin_change(&[other]);
+    assert_eq!(cache.parts_under_way(NODE, 1, 1), None);
+}
+
+#[test]
 fn nothing_is_known_when_the_session_is_over_but_where_nodes_are() {
     let mut cache = cache();
     learn(&mut cache, 1, 5);
