@@ -56,8 +56,8 @@ pub const DESCRIPTORS_FOR_NODES: usize = 4;
 /// Nodes that one session keeps open at a time, beside those in use.
 pub const NODES_OPEN_MAX: usize = 2048;
 
-/// What is no longer is kept open as soon as it has been looked up: files that are replaced again and again are short, and a
-/// disk has to keep what is open, for [`NODES_OPEN_MAX`] of them 120 MiB.
+/// Files up to this length are kept open as soon as they have been looked up: what is replaced again and again is short, and a disk
+/// has to keep what is open after it has been removed: 120 MiB for [`NODES_OPEN_MAX`] of them, if they do not grow.
 pub const KEPT_WHEN_FOUND_MAX: u64 = INLINE_BYTES_MAX as u64;
 
 /// Nodes of a session that have lost their name and are kept open until the client has forgotten them.
@@ -247,11 +247,11 @@ pub const LISTINGS_TO_COME_MAX: usize = 64 << 10;
 /// channel takes are left for what others wait for.
 pub const ORDINARY_REQUESTS_MAX: usize = longhaul_transport::limits::CONTROL_STREAMS_MAX as usize - 64;
 
-/// How long a request waits at the server for those that it is to be carried out after: they were sent together, and each is sent anew
-/// until it arrives. It is not when a session was over in between; then it is asked once more.
+/// How long a request waits at the server for those that it is to be carried out after. They were sent together, and a session brings all
+/// of them; where one was over in between they may have come in that, and the request is asked once more.
 pub const ORDER_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Numbers of requests that others are to come after, and have not: 12 bytes each. As many as a client may have under way.
+/// Numbers of requests that others are to come after, and have not: some 200 bytes each. As many as a client may have under way.
 pub const ORDERS_KNOWN_MAX: usize = longhaul_transport::limits::CONTROL_STREAMS_MAX as usize;
 
 /// Breaks that a client remembers for the sake of answers under way, some 50 bytes each.

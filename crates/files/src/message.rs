@@ -80,7 +80,7 @@ pub(crate) struct Order {
 }
 
 /// An operation, and the outcome that it has.
-pub(crate) trait Operation {
+pub(crate) trait Operation: Clone {
     /// In statistics.
     const NAME: &'static str;
 

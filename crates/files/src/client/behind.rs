@@ -109,17 +109,30 @@ pub(super) struct Ahead {
     /// Of what is asked.
     order: Order,
     parts: Option<PartsUnderWay>,
+    /// How often something had been stored of the file that its disk need not have, before.
+    pub(super) unsynced: u64,
+    pub(super) arrived: Arc<Arrived>,
+}
+
+/// What has become of parts.
+#[derive(Debug, Default)]
+pub(super) struct Arrived {
+    /// How many the server has stored.
+    pub(super) stored: AtomicU64,
+    /// The last session in which it has answered one.
+    pub(super) session: AtomicU64,
 }
 
 impl Ahead {
-    /// Parts that go by `order`; `parts`: as the cache knows them.
+    /// Parts up to `last` that go by `order`; `parts`: as the cache knows them.
     pub(super) fn new(
         (node, written): (u64, Arc<Written>),
         last: u64,
         order: Order,
         parts: Option<PartsUnderWay>,
+        unsynced: u64,
     ) -> Self {
-        Self { node, written, last, order, parts }
+        Self { node, written, last, order, parts, unsynced, arrived: Arc::default() }
     }
 
     pub(super) fn order(&self) -> Order {
@@ -516,7 +529,7 @@ mod tests {
         assert_eq!((bytes(&parts), last), (vec![(0, &b"abc"[..]), (10, &b"def"[..])], 2));
         write(&behind, &file, 20, b"ghi");
         assert!(written.send_short_tails().is_none(), "others are under way");
-        let ahead = Ahead::new((NODE, Arc::clone(&written)), last, Order { number: 1, after: 2 }, None);
+        let ahead = Ahead::new((NODE, Arc::clone(&written)), last, Order { number: 1, after: 2 }, None, 0);
         for part in parts {
             assert!(!ahead.is_settled());
             written.settle(part.number, part.offset);

@@ -28,11 +28,11 @@ pub(super) struct Turn {
     after: Option<PartsUnderWay>,
 }
 
-/// Parts of what is written behind, to a node that is changed by nothing else here, and is not until this has become of it:
-/// changes that have begun or ended.
+/// Parts of what is written behind to a node that is changed by nothing else here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartsUnderWay {
     node: u64,
+    /// [`Kept::steps`] when all of them have ended, if nothing else has begun meanwhile.
     steps: u64,
 }
 

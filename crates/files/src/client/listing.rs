@@ -285,93 +285,36 @@ impl Remote {
 
 #[cfg(test)]
 mod tests {
-    use std::io::IoSliceMut;
-    use std::net::SocketAddr;
-    use std::pin::Pin;
     use std::time::Duration;
 
-    use bytes::Bytes;
-    use longhaul_transport::identity::{HostTrust, Identity, PublicKey};
-    use longhaul_transport::session::{
-        ConnectOptions, ControlChoice, Door, LaneSettings, Refused, Server, ServerOptions, connect,
-    };
-    use longhaul_transport::{Extent, Handler, Pieces, Session, Stored, Withdrawn};
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::client::FilesClient;
+    use crate::client::fake::serve;
     use crate::message::{Ask, Attached, Forget, Forgotten, Listing, Nothing, Reply, TOP};
-
-    /// A server of one directory that fails half way through it, and tells what it is to forget.
-    struct Failing(mpsc::UnboundedSender<Vec<Forgotten>>);
-
-    impl Pieces for Failing {
-        fn fill(&self, _: u64, _: u64, _: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
-            Err(Withdrawn)
-        }
-
-        fn delivered(&self, _: Extent) {}
-
-        fn declined(&self, _: Extent) {}
-
-        fn store(&self, _: u64, _: u64, _: &[u8], _: u64) -> Stored {
-            Stored::Unwanted
-        }
-    }
-
-    impl Handler for Failing {
-        fn request(
-            self: Arc<Self>,
-            _session: Session,
-            body: Bytes,
-        ) -> Pin<Box<dyn Future<Output = Bytes> + Send + 'static>> {
-            let done = Ok(Nothing {});
-            let reply = match Ask::from_bytes(body).map(|(ask, _)| ask) {
-                Some(Ask::Attach(_)) => Reply::new(Ok(Attached::default()), Vec::new()),
-                Some(Ask::ReadDir(ReadDir { from: 0, .. })) => {
-                    let attr = Some(Attr { node: 7, ..Attr::default() });
-                    let entries = vec![Listed { name: "f".into(), attr, next: 1, kind: 0 }];
-                    Reply::new(Ok(Listing { entries, at_end: false }), Vec::new())
-                }
-                Some(Ask::ReadDir(_)) => Reply::failed(Errno::IO),
-                Some(Ask::Forget(Forget { nodes })) => {
-                    self.0.send(nodes).unwrap();
-                    Reply::new(done, Vec::new())
-                }
-                _ => Reply::new(done, Vec::new()),
-            };
-            Box::pin(async { reply.into_bytes() })
-        }
-    }
-
-    struct Open(Arc<Failing>);
-
-    impl Door for Open {
-        fn admit(&self, _: PublicKey, _: SocketAddr, _: &str) -> Result<Arc<dyn Handler>, Refused> {
-            Ok(Arc::clone(&self.0) as _)
-        }
-    }
 
     #[tokio::test]
     async fn what_half_a_listing_has_told_of_is_forgotten() {
         let (told, mut forgotten) = mpsc::unbounded_channel();
-        let (identity, lanes) = (Identity::ephemeral(), LaneSettings::default());
-        let trust = HostTrust::Pinned(identity.public());
-        let options = ServerOptions { listen: "127.0.0.1:0".parse().unwrap(), identity, lanes };
-        let server = Server::bind(options, Open(Arc::new(Failing(told)))).unwrap();
-        let to = ConnectOptions {
-            host: "far".into(),
-            addresses: vec![server.address()],
-            identity: Identity::ephemeral(),
-            trust,
-            service: "files",
-            control: ControlChoice::Auto,
-            lanes,
-        };
-        tokio::spawn(async move { server.run().await });
-        let client = FilesClient::new(1 << 20, None);
-        let session = connect(to, Arc::clone(&client) as _).await.unwrap();
-        let remote = Remote::attach(session, client, b"", None).await.unwrap();
+        // One directory; it fails half way through that, and tells what it is to forget.
+        let way = serve(Arc::new(move |_, ask| {
+            let done = Reply::new(Ok(Nothing {}), Vec::new());
+            Some(match ask {
+                Ask::Attach(_) => Reply::new(Ok(Attached::default()), Vec::new()),
+                Ask::ReadDir(ReadDir { from: 0, .. }) => {
+                    let attr = Some(Attr { node: 7, ..Attr::default() });
+                    let entries = vec![Listed { name: "f".into(), attr, next: 1, kind: 0 }];
+                    Reply::new(Ok(Listing { entries, at_end: false }), Vec::new())
+                }
+                Ask::ReadDir(_) => Reply::failed(Errno::IO),
+                Ask::Forget(Forget { nodes }) => {
+                    told.send(nodes).unwrap();
+                    done
+                }
+                _ => done,
+            })
+        }));
+        let remote = Remote::attach(way.session().await, way.client, b"", None).await.unwrap();
         assert_eq!(remote.read_dir(TOP).await, Err(Errno::IO));
         let nodes = tokio::time::timeout(Duration::from_secs(20), forgotten.recv()).await;
         assert_eq!(nodes.expect("the server is told"), Some(vec![Forgotten { node: 7, times: 1 }]));

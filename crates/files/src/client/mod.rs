@@ -3,6 +3,8 @@
 
 mod behind;
 mod cache;
+#[cfg(test)]
+mod fake;
 mod fetch;
 mod jumps;
 mod listing;
@@ -358,16 +360,17 @@ impl Remote {
 
     /// As [`call`](Self::call); what has been sent ahead is carried out before it, and has been settled when this returns.
     async fn call_after<O: Operation>(&self, ahead: Option<Ahead>, operation: O) -> Answer<O::Outcome> {
-        let answer = {
-            let _ordinary = self.inner.client.ordinary.acquire().await;
-            self.ordered_call(operation, Order::default(), ahead.as_ref()).await
-        };
-        if let Some(ahead) = ahead {
-            ahead.settled().await;
-            let node = ahead.node;
-            drop(ahead);
-            self.inner.client.behind.tidy(node);
+        let _ordinary = self.inner.client.ordinary.acquire().await;
+        let Some(ahead) = ahead else { return self.vital_call(operation).await };
+        let mut answer = self.ordered_call(operation.clone(), Order::default(), Some(&ahead)).await;
+        ahead.settled().await;
+        // The answer came, and then the session ended before a part's own did: that has been stored once more, after what was asked.
+        if ahead.arrived.session.load(Ordering::SeqCst) > answer.session {
+            answer = self.vital_call(operation).await;
         }
+        let node = ahead.node;
+        drop(ahead);
+        self.inner.client.behind.tidy(node);
         answer
     }
 
@@ -387,7 +390,8 @@ impl Remote {
         let begun = Instant::now();
         let answer = self.in_time(self.answer::<O>(operation.ask(), order, ahead)).await;
         self.inner.client.metrics.add(O::NAME, begun.elapsed());
-        let none = || Answer { outcome: Err(Errno::IO), grants: Vec::new(), asked_again: false };
+        let none =
+            || Answer { outcome: Err(Errno::IO), grants: Vec::new(), session: u64::MAX, asked_again: false };
         answer.ok().flatten().unwrap_or_else(none)
     }
 
@@ -418,9 +422,16 @@ impl Remote {
                     }
                     // An open file that it does not know: it has been lost with a server, as its name had been before.
                     ((Err(Errno::BADF), grants), _) => {
-                        return Some(Answer { outcome: Err(Errno::STALE), grants, asked_again });
+                        return Some(Answer {
+                            outcome: Err(Errno::STALE),
+                            grants,
+                            session: number,
+                            asked_again,
+                        });
                     }
-                    ((outcome, grants), _) => return Some(Answer { outcome, grants, asked_again }),
+                    ((outcome, grants), _) => {
+                        return Some(Answer { outcome, grants, session: number, asked_again });
+                    }
                 },
                 Err(RequestError::Ended(_)) => {}
                 Err(error @ RequestError::TooLong(_)) => {
@@ -508,7 +519,7 @@ impl Remote {
     ) -> (Result<O::Outcome, Errno>, bool) {
         let asking = Asking::begin(&self.inner.client);
         let changing = Changing::begin(&self.inner.client, changes);
-        let Answer { outcome, grants, asked_again } = self.call_after(ahead, operation).await;
+        let Answer { outcome, grants, asked_again, .. } = self.call_after(ahead, operation).await;
         let mut cache = changing.end();
         outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
         // What the leases are for will be asked for: what has been brought may be older than one's own change.
@@ -548,6 +559,8 @@ impl Remote {
 struct Answer<T> {
     outcome: Result<T, Errno>,
     grants: Vec<Grant>,
+    /// The number of the session in which it came.
+    session: u64,
     /// It was asked in another session before, which was over before its answer came.
     asked_again: bool,
 }

@@ -13,15 +13,15 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
-use super::behind::{Ahead, Outcome, Part, Taken};
+use super::behind::{Ahead, Arrived, Outcome, Part, Taken};
 use super::cache::OwnChange;
 use super::fetch::Apart;
 use super::reading::Reading;
 use super::transfers::Broken;
-use super::{Changing, Remote, lock, now};
+use super::{Answer, Changing, Remote, lock, now};
 use crate::limits::{
-    BLOCK_BYTES, CONTENTION_PAUSE, INLINE_BYTES_MAX, OVERDUE_AFTER, PARTS_UNDER_WAY_MAX, WRITE_BEHIND,
-    WRITES_OPEN_MAX,
+    BLOCK_BYTES, CONTENTION_PAUSE, INLINE_BYTES_MAX, OVERDUE_AFTER, PARTS_UNDER_WAY_MAX, TAILS_MAX,
+    WRITE_BEHIND, WRITES_OPEN_MAX,
 };
 use crate::message::{
     Acquire, Allocate, Attr, Close, CopyRange, Grant, Open, Opened, Order, Seek, Settle, Sync, Write, object,
@@ -342,31 +342,28 @@ impl Remote {
 
     /// Sends a part, in a task of its own.
     fn send(&self, part: Part) {
-        self.send_as(part, Order::default());
+        self.send_as(part, None);
     }
 
-    /// The same, of one that others come after.
-    fn send_as(&self, part: Part, order: Order) {
+    /// The same; `before`: by what number, if something comes after it, and who is to know what has become of it.
+    fn send_as(&self, part: Part, before: Option<(u64, Arc<Arrived>)>) {
         let remote = self.clone();
         let session = self.inner.present.borrow().number();
         self.inner.runtime.spawn(async move {
             let Part { number, file, offset, data, begun, room } = part;
             let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
             let sent = async {
-                if order == Order::default() {
-                    let _turn = client.behind.turns.acquire().await;
-                    let far = remote.far(&file).await?;
+                let _turn = client.behind.turns.acquire().await;
+                let far = remote.far(&file).await?;
+                let Some((number, arrived)) = before else {
                     return remote.write_far(&file, far, offset, data.clone(), LATER).await;
-                }
-                // Short, and somebody waits for it, who has a turn of his own.
-                let write = Write {
-                    file: remote.far(&file).await?,
-                    offset,
-                    data: data.clone(),
-                    drops_set_id: false,
-                    later: true,
                 };
-                remote.ordered_call(write, order, None).await.outcome?;
+                let write = Write { file: far, offset, data: data.clone(), drops_set_id: false, later: true };
+                let Answer { outcome, session, .. } =
+                    remote.ordered_call(write, Order { number, after: 0 }, None).await;
+                outcome?;
+                arrived.session.fetch_max(session, Ordering::SeqCst);
+                arrived.stored.fetch_add(1, Ordering::SeqCst);
                 remote.has_stored(&file, data.len());
                 Ok(())
             };
@@ -440,7 +437,10 @@ impl Remote {
     pub(super) async fn flush_ahead(&self, node: u64) -> Option<Ahead> {
         let client = &self.inner.client;
         let written = client.behind.of(node)?;
-        let Some((parts, last)) = written.send_short_tails() else {
+        // They do not wait to be sent: somebody does at the server.
+        let may_be_sent = client.behind.turns.available_permits() >= TAILS_MAX;
+        let short = may_be_sent.then(|| written.send_short_tails()).flatten();
+        let Some((parts, last)) = short else {
             drop(written);
             self.flush_node(node).await;
             return None;
@@ -448,8 +448,10 @@ impl Remote {
         let number = self.inner.last_order.fetch_add(1, Ordering::Relaxed) + 1;
         let (count, times) = (parts.len() as u32, parts.iter().map(|part| part.begun.times).sum());
         let under_way = client.cache().parts_under_way(node, count, times);
-        parts.into_iter().for_each(|part| self.send_as(part, Order { number, after: 0 }));
-        Some(Ahead::new((node, written), last, Order { number, after: count }, under_way))
+        let order = Order { number, after: count };
+        let ahead = Ahead::new((node, written), last, order, under_way, self.unsynced(node));
+        parts.into_iter().for_each(|part| self.send_as(part, Some((number, Arc::clone(&ahead.arrived)))));
+        Some(ahead)
     }
 
     /// The same as [`flush_node`](Self::flush_node) for several.
@@ -630,18 +632,23 @@ impl Remote {
         let ahead = self.flush_ahead(file.node).await;
         file.check()?;
         let far = self.far(&file).await?;
-        let stored = lock(&self.inner.unsynced).get(&file.node).copied();
-        // And what is stored just before.
-        let more = ahead.as_ref().map_or(0, |ahead| u64::from(ahead.order().after));
+        let before = ahead.as_ref().map_or_else(|| self.unsynced(file.node), |ahead| ahead.unsynced);
+        let arrived = ahead.as_ref().map(|ahead| Arc::clone(&ahead.arrived));
         self.call_after(ahead, Sync { file: far, data_only }).await.outcome?;
         // The server's machine may have been started again meanwhile: then it had no more to sync. Or there was no room for what
         // has been sent along.
         file.check()?;
+        let synced = before + arrived.map_or(0, |arrived| arrived.stored.load(Ordering::SeqCst));
         let mut unsynced = lock(&self.inner.unsynced);
-        if unsynced.get(&file.node).copied() == Some(stored.unwrap_or(0) + more) {
+        if unsynced.get(&file.node) == Some(&synced) {
             unsynced.remove(&file.node);
         }
         Ok(())
+    }
+
+    /// How often that was so, since it was synced last.
+    fn unsynced(&self, node: u64) -> u64 {
+        lock(&self.inner.unsynced).get(&node).copied().unwrap_or(0)
     }
 
     /// The server has, or will have, something of a file that its disk need not have.
@@ -755,3 +762,84 @@ const KEPT_BLOCKS_MAX: u64 = 16;
 
 /// Writes that are over when the server is told so: well before it has as many as it keeps.
 const SETTLE_AFTER: u32 = WRITES_OPEN_MAX as u32 / 16;
+
+#[cfg(test)]
+mod tests {
+    use longhaul_transport::Session;
+
+    use super::*;
+    use crate::client::fake::serve;
+    use crate::client::{Change, SetTime, User};
+    use crate::message::{Ask, Attached, Count, Created, Node, Nothing, Reply, TOP};
+
+    /// What a server was asked in each session that matters here, and that session.
+    #[derive(Default)]
+    struct Asked {
+        session: Option<Session>,
+        what: Vec<Vec<&'static str>>,
+    }
+
+    /// A server that has stored what was written, and whose word of it gets lost with the session.
+    fn say(asked: &mut Asked, session: Session, ask: Ask) -> Option<Reply> {
+        let attr = Attr { node: 7, ..Attr::default() };
+        let first = asked.what.len() == 1;
+        let lease = |serial| vec![Grant { node: 7, serial }];
+        let last = asked.what.last_mut();
+        Some(match ask {
+            Ask::Attach(_) => {
+                (asked.session, _) = (Some(session), asked.what.push(Vec::new()));
+                Reply::new(Ok(Attached { may_reclaim: true, ..Attached::default() }), Vec::new())
+            }
+            Ask::Create(_) => {
+                Reply::new(Ok(Created { node: Node { attr, dir: None }, exclusive: 1 }), lease(1))
+            }
+            Ask::Open(_) => {
+                Reply::new(Ok(Opened { attr: Some(attr), exclusive: 2, ..Opened::default() }), lease(2))
+            }
+            Ask::Write(_) => {
+                last?.push("write");
+                (!first).then(|| Reply::new(Ok(Count { count: 5 }), Vec::new()))?
+            }
+            Ask::SetAttr(_) => {
+                last?.push("set");
+                Reply::new(Ok(attr), Vec::new())
+            }
+            _ => Reply::new(Ok(Nothing {}), Vec::new()),
+        })
+    }
+
+    async fn until(what: &str, is_so: impl Fn() -> bool) {
+        let poll = async {
+            while !is_so() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), poll).await.expect(what);
+    }
+
+    #[tokio::test]
+    async fn what_comes_after_a_write_does_so_in_the_next_session_too() {
+        let asked = Arc::new(Mutex::new(Asked::default()));
+        let by_server = Arc::clone(&asked);
+        let way = Arc::new(serve(Arc::new(move |session, ask| say(&mut lock(&by_server), session, ask))));
+        let (session, client) = (way.session().await, Arc::clone(&way.client));
+        let remote = Remote::attach(session, client, b"", Some(way)).await.unwrap();
+        until("a lease", || remote.statistics().lease_ms > 0).await;
+        let (flags, user) = (OFlags::CREATE | OFlags::RDWR, User { uid: 0, gid: 0 });
+        let (_, file) = remote.create(TOP, b"f", 0o644, flags, user).await.unwrap();
+        assert!(remote.write_at_once(file, 0, b"words", HowWritten::default()));
+        let setting = tokio::spawn({
+            let remote = remote.clone();
+            let change = Change { file, modified: Some(SetTime::Now), ..Change::default() };
+            async move { remote.set_attr(7, change).await }
+        });
+        let is_answered =
+            || remote.statistics().operations.iter().any(|operation| operation.name == "SetAttr");
+        until("an answer", is_answered).await;
+        let session = lock(&asked).session.take();
+        session.unwrap().close().await;
+        setting.await.unwrap().unwrap();
+        let what = std::mem::take(&mut lock(&asked).what);
+        assert_eq!(what[1..], [["write", "set"]], "{what:?}");
+    }
+}

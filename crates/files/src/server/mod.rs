@@ -165,7 +165,10 @@ impl FilesServer {
             Ask::Map(map) => self.map(map).await.unwrap_or_else(Reply::failed),
             ask => self.operate(ask).await.unwrap_or_else(Reply::failed),
         };
-        self.carried_out.add(order);
+        // What the session's end has kept from being done is asked anew in the next.
+        if reply.error != SESSION_OVER.raw_os_error() {
+            self.carried_out.add(order);
+        }
         reply.into_bytes()
     }
 

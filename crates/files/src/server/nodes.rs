@@ -45,6 +45,8 @@ struct Known {
 #[derive(Debug)]
 struct Kept {
     fd: Arc<OwnedFd>,
+    /// Since it was opened, or looked at last to be closed.
+    used: bool,
     _part: Option<OwnedSemaphorePermit>,
 }
 
@@ -145,12 +147,13 @@ impl Nodes {
     /// The nearest open directory above a node, or the node itself, and the way down from there, last step first.
     #[allow(clippy::type_complexity)]
     fn way_to(&self, node: u64) -> Result<(Arc<OwnedFd>, Vec<(u64, Name, FileId)>), Errno> {
-        let table = self.lock();
+        let mut table = self.lock();
         let mut way = Vec::new();
         let mut at = node;
         while at != TOP {
-            let known = table.nodes.get(&at).ok_or(Errno::STALE)?;
-            if let Some(kept) = &known.kept {
+            let known = table.nodes.get_mut(&at).ok_or(Errno::STALE)?;
+            if let Some(kept) = &mut known.kept {
+                kept.used = true;
                 return Ok((Arc::clone(&kept.fd), way));
             }
             if way.len() >= DEPTH_MAX {
@@ -171,7 +174,7 @@ impl Nodes {
         }
         let (Ok(part), Some(known)) = (part, table.nodes.get_mut(&node)) else { return };
         if known.kept.is_none() {
-            known.kept = Some(Kept { fd: Arc::clone(fd), _part: Some(part) });
+            known.kept = Some(Kept { fd: Arc::clone(fd), used: false, _part: Some(part) });
             table.open.push_back(node);
         }
         table.close_too_many();
@@ -270,7 +273,7 @@ impl Nodes {
             && !too_many
         {
             known.nameless = true;
-            known.kept.get_or_insert_with(|| Kept { fd, _part: None });
+            known.kept.get_or_insert_with(|| Kept { fd, used: true, _part: None });
             table.nameless += 1;
         }
     }
@@ -301,15 +304,24 @@ impl Table {
         while self.open.len() > NODES_OPEN_MAX && self.close_oldest() {}
     }
 
-    /// Gives up the descriptor that was opened first, of those that can be opened again; false: there is none.
+    /// Gives up the descriptor that was opened first, of those that can be opened again; false: there is none. One that has been used
+    /// since gets another turn (Corbato: A Paging Experiment with the Multics System, 1968): directories that all goes by, say.
     fn close_oldest(&mut self) -> bool {
         while let Some(node) = self.open.pop_front() {
-            if let Some(known) = self.nodes.get_mut(&node)
-                && known.opens == 0
-                && !known.nameless
-                && known.kept.take().is_some()
-            {
-                return true;
+            let Some(known) = self.nodes.get_mut(&node) else { continue };
+            if known.opens > 0 || known.nameless {
+                continue;
+            }
+            match &mut known.kept {
+                Some(kept) if kept.used => {
+                    kept.used = false;
+                    self.open.push_back(node);
+                }
+                Some(_) => {
+                    known.kept = None;
+                    return true;
+                }
+                None => {}
             }
         }
         false

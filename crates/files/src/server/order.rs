@@ -1,54 +1,50 @@
 //! Requests of a session that come after others: a client sends both at a time, and the network keeps no order between them.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
 use crate::limits::{ORDER_WAIT_MAX, ORDERS_KNOWN_MAX};
 use crate::message::Order;
 
-/// What others wait for, or are going to, and has been carried out.
+/// What others come after: by number, how many requests have been carried out, well or not.
 #[derive(Debug, Default)]
 pub(super) struct CarriedOut {
-    /// Numbers, the oldest first, and how many requests had it.
-    numbers: watch::Sender<VecDeque<(u64, u32)>>,
+    numbers: Mutex<BTreeMap<u64, watch::Sender<u32>>>,
 }
 
 impl CarriedOut {
-    /// A request has been carried out, well or not.
-    pub(super) fn add(&self, Order { number, after }: Order) {
-        if number == 0 || after > 0 {
-            return;
-        }
-        self.numbers.send_modify(|numbers| {
-            if let Some((_, times)) = numbers.iter_mut().find(|(known, _)| *known == number) {
-                *times = times.saturating_add(1);
-                return;
-            }
-            // Those who were to come after it have gone another way.
-            if numbers.len() >= ORDERS_KNOWN_MAX {
-                numbers.pop_front();
-            }
-            numbers.push_back((number, 1));
-        });
+    fn numbers(&self) -> MutexGuard<'_, BTreeMap<u64, watch::Sender<u32>>> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until those before a request have been carried out; false: they do not come. Whoever has waited is the only one.
+    fn with<T>(&self, number: u64, act: impl FnOnce(&watch::Sender<u32>) -> T) -> T {
+        let mut numbers = self.numbers();
+        // What comes after the oldest has gone another way, or does.
+        if numbers.len() >= ORDERS_KNOWN_MAX && !numbers.contains_key(&number) {
+            numbers.pop_first();
+        }
+        act(numbers.entry(number).or_default())
+    }
+
+    /// A request has been carried out.
+    pub(super) fn add(&self, Order { number, after }: Order) {
+        if number != 0 && after == 0 {
+            self.with(number, |times| times.send_modify(|times| *times = times.saturating_add(1)));
+        }
+    }
+
+    /// Waits until those before a request have been carried out; false: they do not come. Nothing else comes after them.
     pub(super) async fn wait(&self, Order { number, after }: Order) -> bool {
         if after == 0 {
             return true;
         }
-        let mut changed = self.numbers.subscribe();
-        let all = changed
-            .wait_for(|numbers| numbers.iter().any(|&(known, times)| known == number && times >= after));
-        if tokio::time::timeout(ORDER_WAIT_MAX, all).await.is_err() {
-            return false;
-        }
-        self.numbers.send_if_modified(|numbers| {
-            numbers.retain(|(known, _)| *known != number);
-            false // nobody waits for fewer
-        });
-        true
+        let mut times = self.with(number, watch::Sender::subscribe);
+        let all = times.wait_for(|times| *times >= after);
+        let have_come = tokio::time::timeout(ORDER_WAIT_MAX, all).await.is_ok_and(|all| all.is_ok());
+        self.numbers().remove(&number);
+        have_come
     }
 }
 
@@ -78,7 +74,7 @@ mod tests {
         assert!(waiting.await.unwrap());
         // That has been used up.
         carried_out.add(AFTER_TWO);
-        assert_eq!(*carried_out.numbers.borrow(), [(8, 1)]);
+        assert!(carried_out.numbers().keys().eq(&[8]));
     }
 
     #[tokio::test(start_paused = true)]
@@ -88,15 +84,26 @@ mod tests {
         let begun = tokio::time::Instant::now();
         assert!(!carried_out.wait(AFTER_TWO).await);
         assert_eq!(begun.elapsed(), ORDER_WAIT_MAX);
+        assert!(carried_out.numbers().is_empty());
     }
 
-    #[test]
-    fn what_nobody_asks_for_is_forgotten() {
-        let carried_out = CarriedOut::default();
-        for number in 1..=ORDERS_KNOWN_MAX as u64 + 3 {
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_asks_for_is_forgotten_and_who_waits_for_it_is_told() {
+        let carried_out = Arc::new(CarriedOut::default());
+        let first = Order { number: 1, after: 1 };
+        let waiting = tokio::spawn({
+            let carried_out = Arc::clone(&carried_out);
+            async move { carried_out.wait(first).await }
+        });
+        tokio::task::yield_now().await;
+        for number in 2..=ORDERS_KNOWN_MAX as u64 + 3 {
             carried_out.add(Order { number, after: 0 });
         }
-        assert_eq!(carried_out.numbers.borrow().len(), ORDERS_KNOWN_MAX);
-        assert_eq!(carried_out.numbers.borrow()[0], (4, 1));
+        assert!(!waiting.await.unwrap());
+        let numbers = carried_out.numbers();
+        assert_eq!(
+            (numbers.len(), numbers.first_key_value().map(|(number, _)| *number)),
+            (ORDERS_KNOWN_MAX, Some(4))
+        );
     }
 }

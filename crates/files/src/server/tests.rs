@@ -8,7 +8,7 @@ use rustix::fs::{FileType, OFlags};
 
 use super::listing::Found;
 use super::*;
-use crate::limits::{INLINE_BYTES_MAX, KEPT_WHEN_FOUND_MAX, WHOLE_FILE_COST};
+use crate::limits::{INLINE_BYTES_MAX, KEPT_WHEN_FOUND_MAX, NODES_OPEN_MAX, WHOLE_FILE_COST};
 use crate::message::{
     Allocate, Close, CopyRange, Count, Create, Created, Forget, Forgotten, GetAttr, Link, Lookup, Make, Node,
     Open, Operation, Place, ReadDir, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, Rename, Seek, SetAttr,
@@ -109,6 +109,26 @@ fn what_has_just_been_looked_up_can_be_used_though_others_replace_it() {
     assert_eq!(call(&mounted, ReadLink { node: link }).unwrap().data, "old");
     let open = Open { node: short, flags: OFlags::RDONLY.bits(), file: 1, reclaims: false };
     assert_eq!(call(&mounted, open).unwrap().content.unwrap(), "old");
+}
+
+#[test]
+fn what_is_used_stays_open_whatever_is_looked_up() {
+    let (temp, mounted) = mounted();
+    let at = |name: &str| temp.path().join("top").join(name);
+    fs::create_dir(at("used")).unwrap();
+    let used = look_up(&mounted, TOP, "used").unwrap();
+    let others = |count: usize, kind: &str| {
+        for number in 0..count {
+            let name = format!("{kind}{number}");
+            fs::write(at(&name), "").unwrap();
+            look_up(&mounted, TOP, &name).unwrap();
+        }
+    };
+    others(NODES_OPEN_MAX - 50, "before");
+    look_up(&mounted, used, "absent").unwrap_err();
+    others(100, "after");
+    fs::rename(at("used"), at("moved")).unwrap();
+    assert!(call(&mounted, GetAttr { node: used }).is_ok());
 }
 
 #[test]

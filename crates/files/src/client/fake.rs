@@ -1,0 +1,99 @@
+//! A server for tests that says what a test would have it say.
+
+use std::io::IoSliceMut;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use longhaul_transport::identity::{HostTrust, Identity, PublicKey};
+use longhaul_transport::session::{
+    ConnectOptions, ControlChoice, Door, LaneSettings, Refused, Server, ServerOptions, connect,
+};
+use longhaul_transport::{Extent, Handler, Pieces, Session, Stored, Withdrawn};
+
+use super::{FilesClient, Reconnect};
+use crate::message::{Ask, Reply};
+
+/// What it says to a request; `None`: nothing, ever.
+pub(super) type Says = dyn Fn(Session, Ask) -> Option<Reply> + Send + Sync;
+
+struct Fake(Arc<Says>);
+
+impl Pieces for Fake {
+    fn fill(&self, _: u64, _: u64, _: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
+        Err(Withdrawn)
+    }
+
+    fn delivered(&self, _: Extent) {}
+
+    fn declined(&self, _: Extent) {}
+
+    fn store(&self, _: u64, _: u64, _: &[u8], _: u64) -> Stored {
+        Stored::Unwanted
+    }
+}
+
+impl Handler for Fake {
+    fn request(
+        self: Arc<Self>,
+        session: Session,
+        body: Bytes,
+    ) -> Pin<Box<dyn Future<Output = Bytes> + Send + 'static>> {
+        let said = Ask::from_bytes(body).and_then(|(ask, _)| (self.0)(session, ask));
+        Box::pin(async move {
+            match said {
+                Some(reply) => reply.into_bytes(),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+struct Open(Arc<Says>);
+
+impl Door for Open {
+    fn admit(&self, _: PublicKey, _: SocketAddr, _: &str) -> Result<Arc<dyn Handler>, Refused> {
+        Ok(Arc::new(Fake(Arc::clone(&self.0))))
+    }
+}
+
+/// The way to a server, for one client.
+pub(super) struct Way {
+    address: SocketAddr,
+    key: PublicKey,
+    pub(super) client: Arc<FilesClient>,
+}
+
+/// Starts a server.
+pub(super) fn serve(says: Arc<Says>) -> Way {
+    let identity = Identity::ephemeral();
+    let key = identity.public();
+    let options =
+        ServerOptions { listen: "127.0.0.1:0".parse().unwrap(), identity, lanes: LaneSettings::default() };
+    let server = Server::bind(options, Open(says)).unwrap();
+    let address = server.address();
+    tokio::spawn(async move { server.run().await });
+    Way { address, key, client: FilesClient::new(1 << 20, None) }
+}
+
+impl Way {
+    pub(super) async fn session(&self) -> Session {
+        let to = ConnectOptions {
+            host: "far".into(),
+            addresses: vec![self.address],
+            identity: Identity::ephemeral(),
+            trust: HostTrust::Pinned(self.key),
+            service: "files",
+            control: ControlChoice::Auto,
+            lanes: LaneSettings::default(),
+        };
+        connect(to, Arc::clone(&self.client) as _).await.unwrap()
+    }
+}
+
+impl Reconnect for Way {
+    fn connect(&self) -> Pin<Box<dyn Future<Output = Result<Session, String>> + Send + '_>> {
+        Box::pin(async { Ok(self.session().await) })
+    }
+}
