@@ -454,7 +454,24 @@ fn round_trips_are_few() {
     trips("reading it again", 0, &read);
     let absent = || assert!(fs::metadata(mounted.path("many/absent")).is_err());
     trips("a name that is not there, in a directory that was listed", 0, &absent);
-    trips("a new file of 4 KiB", 2, &|| fs::write(mounted.path("many/new"), [1; 4096]).unwrap());
+    let new = mounted.path("many/new");
+    trips("a new file of 4 KiB", 2, &|| fs::write(&new, [1; 4096]).unwrap());
+    trips("what it is", 0, &|| assert_eq!(fs::metadata(&new).unwrap().len(), 4096));
+    trips("a file that takes another's place", 3, &|| {
+        let next = mounted.path("many/next");
+        fs::write(&next, [2; 4096]).unwrap();
+        fs::rename(&next, &new).unwrap();
+    });
+    trips("a lock file that is made and removed", 2, &|| {
+        let lock = mounted.path("many/lock");
+        File::create_new(&lock).unwrap();
+        fs::remove_file(&lock).unwrap();
+    });
+    trips("a new directory, and a file in it", 3, &|| {
+        let dir = mounted.path("many/dir");
+        fs::create_dir(&dir).unwrap();
+        File::create_new(dir.join("f")).unwrap();
+    });
     mounted.program.stop().expect(0);
 }
 

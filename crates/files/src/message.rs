@@ -104,6 +104,7 @@ impl Tells for Attached {}
 impl Tells for Content {}
 impl Tells for Opened {}
 impl Tells for Count {}
+impl Tells for Written {} // of a node that the client knows
 impl Tells for Loser {}
 impl Tells for FileSystem {}
 impl Tells for LockState {}
@@ -168,7 +169,7 @@ operations! {
     "11" Link -> Node,
     "12" Open -> Opened,
     "13" Read -> Content,
-    "14" Write -> Count,
+    "14" Write -> Written,
     "15" Settle -> Nothing,
     "16" Sync -> Nothing,
     "17" Close -> Nothing,

@@ -627,13 +627,31 @@ impl Cache {
         }
     }
 
-    /// That change has taken a name away. That is known, likewise.
-    pub(super) fn keep_removed(&mut self, parent: u64, name: Bytes) {
+    /// What that change has put under a name, or that it has taken it away, likewise.
+    pub(super) fn keep_changed_name(&mut self, parent: u64, name: Bytes, node: Option<u64>) {
         if let Some(kept) = self.changed_alone(parent) {
             if let Some(names) = &mut kept.but_for {
                 names.remove(&name);
             }
-            kept.names.insert(name, None);
+            kept.names.insert(name, node);
+        }
+    }
+
+    /// What a node is that has just been made, and that this answer is the first to tell of: nothing of that can have been changed here.
+    pub(super) fn keep_new(&mut self, attr: Attr) {
+        let turn = self.begin();
+        self.keep_attr(turn, attr);
+        self.end(turn);
+    }
+
+    /// What a node is after a part of what is written behind, if that has been all, and under the lease that it was written under: as long
+    /// as that is there nobody else has changed it.
+    pub(super) fn keep_written(&mut self, part: PartsUnderWay, lease: u64, attr: Attr) {
+        if let Some(kept) = self.nodes.get_mut(&part.node)
+            && (kept.lease, kept.changing, kept.steps) == (Some(lease), 0, part.steps)
+            && attr.node == part.node
+        {
+            kept.attr = Some(attr);
         }
     }
 

@@ -202,8 +202,13 @@ impl Remote {
         let change = [OwnChange::of_name(parent, &name)];
         let made = self.change_or_again(make, &change, |cache, made| {
             cache.keep_changed(made.dir);
+            cache.keep_changed_name(parent, name.clone(), Some(made.attr.node));
+            let is_new = cache.is_first_told(made.attr.node);
             cache.tell(made.attr.node);
             cache.found_at(made.attr.node, parent, name.clone());
+            if is_new {
+                cache.keep_new(made.attr);
+            }
         });
         match made.await {
             (Err(Errno::EXIST), true) => {
@@ -239,7 +244,7 @@ impl Remote {
         let created = self.change_or_again(create, &change, |cache, created| {
             let attr = created.node.attr;
             cache.keep_changed(created.node.dir);
-            // Nothing of what this reply is the first to tell of can have been changed here, or be known by another.
+            cache.keep_changed_name(parent, place.clone(), Some(attr.node));
             let is_new = cache.is_first_told(attr.node);
             cache.tell(attr.node);
             cache.found_at(attr.node, parent, place);
@@ -248,9 +253,7 @@ impl Remote {
             cache.begin_change(&[change]);
             cache.end_change(&[change]);
             if is_new {
-                let turn = cache.begin();
-                cache.keep_attr(turn, attr);
-                cache.end(turn);
+                cache.keep_new(attr);
             }
         });
         let created = match created.await {
@@ -283,7 +286,7 @@ impl Remote {
         let gone = Bytes::copy_from_slice(name);
         let ask = Remove { parent, name: gone.clone(), is_dir };
         let keep = |cache: &mut Cache, loser: &Loser| {
-            cache.keep_removed(parent, gone);
+            cache.keep_changed_name(parent, gone, None);
             cache.keep_changed(loser.dir);
             Self::lost_name(cache, loser);
         };
@@ -329,7 +332,7 @@ impl Remote {
             cache.keep_changed(moved.new_dir);
             // Two names of one file stay as they are.
             if flags & EXCHANGE == 0 && moved.moved != 0 && moved.moved != moved.node {
-                cache.keep_removed(old.0, old.1.clone());
+                cache.keep_changed_name(old.0, old.1.clone(), None);
             }
             cache.found_at(moved.node, old.0, old.1); // if the two have been exchanged; else it is gone
             cache.found_at(moved.moved, new.0, new.1);

@@ -24,7 +24,8 @@ use crate::limits::{
     WRITE_BEHIND, WRITES_OPEN_MAX,
 };
 use crate::message::{
-    Acquire, Allocate, Attr, Close, CopyRange, Grant, Open, Opened, Order, Seek, Settle, Sync, Write, object,
+    Acquire, Allocate, Attr, Close, CopyRange, Grant, Open, Opened, Order, Seek, Settle, Sync, Write,
+    Written, object,
 };
 
 /// What the client knows of an open file's writes over the lanes.
@@ -349,23 +350,30 @@ impl Remote {
     fn send_as(&self, part: Part, before: Option<(u64, Arc<Arrived>)>) {
         let remote = self.clone();
         let session = self.inner.present.borrow().number();
+        let is_short = part.data.len() <= INLINE_BYTES_MAX;
+        let (node, times) = (part.file.node, part.begun.times);
+        let lease = part.file.exclusive.load(Ordering::SeqCst);
+        let alone = is_short.then(|| self.inner.client.cache().parts_under_way(node, 1, times)).flatten();
         self.inner.runtime.spawn(async move {
             let Part { number, file, offset, data, begun, room } = part;
             let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
             let sent = async {
                 let _turn = client.behind.turns.acquire().await;
                 let far = remote.far(&file).await?;
-                let Some((number, arrived)) = before else {
-                    return remote.write_far(&file, far, offset, data.clone(), LATER).await;
-                };
-                let write = Write { file: far, offset, data: data.clone(), drops_set_id: false, later: true };
-                let Answer { outcome, session, .. } =
-                    remote.ordered_call(write, Order { number, after: 0 }, None).await;
-                outcome?;
-                arrived.session.fetch_max(session, Ordering::SeqCst);
-                arrived.stored.fetch_add(1, Ordering::SeqCst);
-                remote.has_stored(&file, data.len());
-                Ok(())
+                if !is_short {
+                    return remote.write_far(&file, far, offset, data.clone(), LATER).await.map(|()| None);
+                }
+                let (data, tells) = (data.clone(), alone.is_some());
+                let write = Write { file: far, offset, data, drops_set_id: false, later: true, tells };
+                let order = Order { number: before.as_ref().map_or(0, |(number, _)| *number), after: 0 };
+                let Answer { outcome, session, .. } = remote.ordered_call(write, order, None).await;
+                let Written { attr } = outcome?;
+                if let Some((_, arrived)) = before {
+                    arrived.session.fetch_max(session, Ordering::SeqCst);
+                    arrived.stored.fetch_add(1, Ordering::SeqCst);
+                }
+                remote.has_stored(&file, (end - offset) as usize);
+                Ok(attr)
             };
             let mut forfeited = remote.inner.forfeited.subscribe();
             let sent = tokio::select! {
@@ -373,8 +381,12 @@ impl Remote {
                 _ = forfeited.wait_for(|forfeited| *forfeited >= session) => Err(Errno::IO),
             };
             let mut cache = client.cache();
-            let lease = file.exclusive.load(Ordering::SeqCst);
-            let is_kept = cache.end_part(node, (offset, end), begun, sent.is_ok().then_some((lease, &data)));
+            let lease_now = file.exclusive.load(Ordering::SeqCst);
+            let is_kept =
+                cache.end_part(node, (offset, end), begun, sent.is_ok().then_some((lease_now, &data)));
+            if let (Ok(Some(attr)), Some(alone)) = (&sent, alone) {
+                cache.keep_written(alone, lease, *attr);
+            }
             drop((room, data));
             cache.set_taken(client.behind.bytes());
             client.may_forget(cache);
@@ -526,7 +538,7 @@ impl Remote {
         let HowWritten { drops_set_id, later, .. } = how;
         let appends = file.flags.contains(OFlags::APPEND);
         if data.len() <= INLINE_BYTES_MAX {
-            let write = Write { file: far, offset, data, drops_set_id, later };
+            let write = Write { file: far, offset, data, drops_set_id, later, tells: false };
             return self.vital_call(write).await.outcome.map(drop);
         }
         let (first, many_wait, lags) = {
@@ -558,7 +570,8 @@ impl Remote {
         while at < data.len() {
             let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
             let (offset, length) = (offset + at as u64, part.len());
-            self.vital_call(Write { file: far, offset, data: part, drops_set_id, later }).await.outcome?;
+            let write = Write { file: far, offset, data: part, drops_set_id, later, tells: false };
+            self.vital_call(write).await.outcome?;
             at += length;
         }
         Ok(())
@@ -770,7 +783,7 @@ mod tests {
     use super::*;
     use crate::client::fake::serve;
     use crate::client::{Change, SetTime, User};
-    use crate::message::{Ask, Attached, Count, Created, Node, Nothing, Reply, TOP};
+    use crate::message::{Ask, Attached, Created, Node, Nothing, Reply, TOP};
 
     /// What a server was asked in each session that matters here, and that session.
     #[derive(Default)]
@@ -798,7 +811,7 @@ mod tests {
             }
             Ask::Write(_) => {
                 last?.push("write");
-                (!first).then(|| Reply::new(Ok(Count { count: 5 }), Vec::new()))?
+                (!first).then(|| Reply::new(Ok(Written::default()), Vec::new()))?
             }
             Ask::SetAttr(_) => {
                 last?.push("set");

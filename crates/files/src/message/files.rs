@@ -159,6 +159,16 @@ pub(crate) struct Write {
     /// Nobody waits for it: pages that are written back, or what was written before.
     #[prost(bool, tag = "5")]
     pub(crate) later: bool,
+    /// The answer is to say what the file is then.
+    #[prost(bool, tag = "6")]
+    pub(crate) tells: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Written {
+    /// If that was asked for.
+    #[prost(message, optional, tag = "2")]
+    pub(crate) attr: Option<Attr>,
 }
 
 /// Bytes, or a place in a file.

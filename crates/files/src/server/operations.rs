@@ -31,6 +31,7 @@ use crate::message::{
     FileSystem, Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Lookup, Loser, Make, NewTime, Node,
     Nothing, Open, Opened, Read, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, RemoveXattr, Rename,
     SESSION_OVER, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, WholeFile, WholeFiles, Write,
+    Written,
 };
 use crate::name::Name;
 use crate::pages::Use;
@@ -565,7 +566,7 @@ impl Mounted {
         Some(WholeFile { attr, content })
     }
 
-    pub(super) fn write(&self, ask: &Write) -> Result<Count, Errno> {
+    pub(super) fn write(&self, ask: &Write) -> Result<Written, Errno> {
         let file = self.files.get(ask.file)?;
         let _open = self.gate.enter().ok_or(SESSION_OVER)?;
         file.write(&ask.data, ask.offset, ask.later)?;
@@ -573,7 +574,7 @@ impl Mounted {
         if ask.drops_set_id {
             self.drop_set_id(&file.fd)?;
         }
-        Ok(Count { count: ask.data.len() as u64 })
+        Ok(Written { attr: ask.tells.then(|| self.attr(&file.fd).ok()).flatten() })
     }
 
     pub(super) fn settle(&self, ask: Settle) -> Result<Nothing, Errno> {

@@ -406,6 +406,7 @@ fn asks() -> impl Strategy<Value = Ask> {
                 data: name,
                 drops_set_id: true,
                 later: number % 2 == 0,
+                tells: bits % 2 == 0,
             }
             .ask(),
             12 => ReadDir { node, from: number, unasked: number % 2 == 0, all_names: bits % 2 == 0 }.ask(),

@@ -176,6 +176,32 @@ fn what_was_written_alone_is_kept_until_it_is_changed_or_shared() {
 }
 
 #[test]
+fn what_a_file_is_after_a_write_is_kept_if_nothing_else_has_changed() {
+    let begun = |times| Begun { alone: None, times };
+    let written = |beside: fn(&mut Cache), lease| {
+        let mut cache = cache();
+        learn(&mut cache, 1, 0);
+        // Two tails that were joined.
+        cache.begin_part(NODE, 0);
+        cache.begin_part(NODE, 3);
+        let part = cache.parts_under_way(NODE, 1, 2).unwrap();
+        beside(&mut cache);
+        cache.end_part(NODE, (0, 5), begun(2), None);
+        cache.keep_written(part, lease, attr(NODE, 5));
+        cache.attr(0, NODE)
+    };
+    assert_eq!(written(|_| {}, 1), Some(attr(NODE, 5)));
+    assert_eq!(written(|_| {}, 2), None, "written under another lease");
+    assert_eq!(written(|cache| cache.broken(grant(1)[0]), 1), None);
+    assert_eq!(written(|cache| cache.begin_change(&[OwnChange::of(NODE)]), 1), None);
+    let other = |cache: &mut Cache| {
+        cache.begin_part(NODE, 9);
+        cache.end_part(NODE, (9, 10), Begun { alone: None, times: 1 }, None);
+    };
+    assert_eq!(written(other, 1), None, "it may have been stored first or last");
+}
+
+#[test]
 fn what_the_server_answers_after_one_s_own_writes_is_kept_if_nothing_else_has_changed() {
     let end = |cache: &mut Cache| {
         let begun = Begun { alone: None, times: 1 };
@@ -331,9 +357,16 @@ fn a_name_that_was_taken_away_here_is_known_to_be_gone() {
     let mut cache = held();
     cache.begin_change(&[old, new]);
     cache.end_change(&[old, new]);
-    cache.keep_removed(TOP, gone.clone());
+    cache.keep_changed_name(TOP, gone.clone(), None);
     assert_eq!(cache.look_up(0, TOP, b"old"), Some(None));
     assert_eq!(cache.look_up(0, TOP, b"new"), None);
+    // Nor is it unknown what was put there.
+    cache.keep_changed_name(TOP, Bytes::from_static(b"new"), Some(NODE));
+    let turn = cache.begin();
+    cache.granted(turn, &grant(2));
+    cache.keep_attr(turn, attr(NODE, 5));
+    cache.end(turn);
+    assert_eq!(cache.look_up(0, TOP, b"new"), Some(Some(attr(NODE, 5))));
     // Another change here may have come first or last.
     for ends_first in [true, false] {
         let mut cache = held();
@@ -341,11 +374,11 @@ fn a_name_that_was_taken_away_here_is_known_to_be_gone() {
         cache.begin_change(&[old]);
         cache.end_change(&[old]);
         if ends_first {
-            cache.keep_removed(TOP, gone.clone());
+            cache.keep_changed_name(TOP, gone.clone(), None);
         }
         cache.end_change(&[old]);
         if !ends_first {
-            cache.keep_removed(TOP, gone.clone());
+            cache.keep_changed_name(TOP, gone.clone(), None);
         }
         assert_eq!(cache.look_up(0, TOP, b"old"), None, "{ends_first}");
     }
@@ -357,7 +390,7 @@ fn a_name_that_was_taken_away_here_is_known_to_be_gone() {
     cache.granted(turn, &[Grant { node: TOP, serial: 2 }]);
     cache.end(turn);
     cache.end_change(&[old]);
-    cache.keep_removed(TOP, gone);
+    cache.keep_changed_name(TOP, gone, None);
     assert_eq!(cache.look_up(0, TOP, b"old"), None);
 }
 
@@ -387,13 +420,13 @@ fn a_listing_is_known_without_the_names_that_were_taken_away_here() {
     assert!(names(&mut cache).is_none(), "where it is in the order is not known");
     cache.begin_change(&change);
     cache.end_change(&change);
-    cache.keep_removed(TOP, lock);
+    cache.keep_changed_name(TOP, lock, None);
     assert_eq!(cache.attr(0, TOP), None, "the server has not told");
     assert_eq!(names(&mut cache).unwrap(), [".", "n", "old"]);
     let change = [OwnChange::of_name(TOP, b"old")];
     cache.begin_change(&change);
     cache.end_change(&change);
-    cache.keep_removed(TOP, Bytes::from_static(b"old"));
+    cache.keep_changed_name(TOP, Bytes::from_static(b"old"), None);
     assert_eq!(names(&mut cache).unwrap(), [".", "n"]);
     // Somebody else changes it: nothing of that is told as one's own.
     cache.begin_change(&change);
