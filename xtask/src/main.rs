@@ -4,7 +4,7 @@
 //! links that the product emulates, and keeps every raw run in a record of `longhaul-report`. Nothing here is part of the
 //! product.
 //!
-//! Map: [`bench`], [`file_io`], [`names`], [`targets`], [`emulator`], [`model`], [`netem`], [`path`], [`path_grid`] and [`demo`] are the commands; networks, servers, tools
+//! Map: [`bench`], [`file_io`], [`names`], [`targets`], [`emulator`], [`model`], [`netem`], [`path`], [`path_grid`], [`suites`] and [`demo`] are the commands; networks, servers, tools
 //! and time limits are those of `longhaul-bench`; [`stream`] is what the machine carries without a copy, [`probe`] what [`netem`] runs on its
 //! hosts, [`linux_source`] a tree of many files, [`environment`] the machine and the sources.
 
@@ -23,6 +23,7 @@ mod places;
 mod probe;
 mod show;
 mod stream;
+mod suites;
 mod targets;
 
 use std::path::PathBuf;
@@ -49,6 +50,7 @@ Examples:
   cargo xtask bench copy --link 1g-100ms --data big    one column of the full benchmark
   cargo xtask bench targets --case tree --rounds 1     one of the figures that the documents name
   cargo xtask bench emulator --case delay              how true the emulated link is to its settings
+  cargo xtask suites --suite git                       what others try file systems with, on a mount
   cargo xtask table benches/results/copy-2026-01-31/results.json"
 )]
 struct Cli {
@@ -65,6 +67,7 @@ enum Action {
     },
     Demo(demo::Demo),
     Plot(show::Plot),
+    Suites(suites::Suites),
     Table(show::Table),
     #[command(hide = true)]
     Probe {
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Action::Bench { what: Bench::Emulator(emulator) } => emulator.run(),
         Action::Demo(demo) => demo.run(),
         Action::Plot(plot) => plot.run(),
+        Action::Suites(suites) => suites.run(),
         Action::Table(table) => table.run(),
     };
     match result {
