@@ -1,6 +1,5 @@
 //! What a client learns of a server's host in a session; and of a server that is older, or does not answer.
 
-use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use longhaul_transport::identity::{HostTrust, Identity, PublicKey};
 use longhaul_transport::session::{
     ConnectOptions, ControlChoice, Door, LaneSettings, Refused, Server, ServerOptions, connect,
 };
-use longhaul_transport::{Extent, Handler, Pieces, Session, Stored, Withdrawn};
+use longhaul_transport::{Handler, Pieces, Session};
 
 /// As the server of an earlier version: what it does not know it answers by nothing.
 struct Older(Arc<Station>);
@@ -35,19 +34,7 @@ impl Handler for Older {
     }
 }
 
-impl Pieces for Older {
-    fn fill(&self, _: u64, _: u64, _: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
-        Err(Withdrawn)
-    }
-
-    fn delivered(&self, _: Extent) {}
-
-    fn declined(&self, _: Extent) {}
-
-    fn store(&self, _: u64, _: u64, _: &[u8], _: u64) -> Stored {
-        Stored::Unwanted
-    }
-}
+impl Pieces for Older {}
 
 struct Open {
     service: Arc<Service>,

@@ -1,6 +1,5 @@
 //! A server for tests that says what a test would have it say.
 
-use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use longhaul_transport::identity::{HostTrust, Identity, PublicKey};
 use longhaul_transport::session::{
     ConnectOptions, ControlChoice, Door, LaneSettings, Refused, Server, ServerOptions, connect,
 };
-use longhaul_transport::{Extent, Handler, Pieces, Session, Stored, Withdrawn};
+use longhaul_transport::{Handler, Pieces, Session};
 
 use super::{FilesClient, Reconnect};
 use crate::message::{Ask, Reply};
@@ -20,19 +19,7 @@ pub(super) type Says = dyn Fn(Session, Ask) -> Option<Reply> + Send + Sync;
 
 struct Fake(Arc<Says>);
 
-impl Pieces for Fake {
-    fn fill(&self, _: u64, _: u64, _: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
-        Err(Withdrawn)
-    }
-
-    fn delivered(&self, _: Extent) {}
-
-    fn declined(&self, _: Extent) {}
-
-    fn store(&self, _: u64, _: u64, _: &[u8], _: u64) -> Stored {
-        Stored::Unwanted
-    }
-}
+impl Pieces for Fake {}
 
 impl Handler for Fake {
     fn request(

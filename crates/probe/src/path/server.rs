@@ -6,7 +6,6 @@
 //! nobody asks about it.
 
 use std::collections::BTreeMap;
-use std::io::IoSliceMut;
 use std::pin::Pin;
 use std::sync::atomic::{
     AtomicBool, AtomicU64,
@@ -16,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
+use longhaul_transport::{Handler, Pieces, Session, SessionEnd};
 use tokio::sync::oneshot;
 
 use super::checkup::now_us;
@@ -337,19 +336,7 @@ impl Handler for Station {
 }
 
 /// No bytes of files travel in such a session.
-impl Pieces for Station {
-    fn fill(&self, _object: u64, _offset: u64, _into: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
-        Err(Withdrawn)
-    }
-
-    fn delivered(&self, _extent: Extent) {}
-
-    fn declined(&self, _extent: Extent) {}
-
-    fn store(&self, _object: u64, _offset: u64, _data: &[u8], _checksum: u64) -> Stored {
-        Stored::Unwanted
-    }
-}
+impl Pieces for Station {}
 
 #[cfg(test)]
 mod tests {

@@ -30,24 +30,28 @@ use crate::limits::{ACKS_WAITING_MAX, FRAME_PAYLOAD_MAX, TURN_BYTES};
 use crate::scheduler::{Extent, LaneId, Nanos, Piece, QueueFull, Scheduler};
 use crate::secure::Keys;
 
-/// The application's side of the data lanes. Called on the movers' threads, several at a time; may wait for a disk,
+/// The application's side of the data lanes; as it stands, that of an application whose sessions carry none. Called on the movers' threads, several at a time; may wait for a disk,
 /// not for the network.
 pub trait Pieces: Send + Sync + 'static {
     /// Sending: fills `into` with the bytes of `object` from `offset` on.
     ///
     /// # Errors
     /// [`Withdrawn`]: the bytes cannot be had any more; the rest of the piece is not sent.
-    fn fill(&self, object: u64, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn>;
+    fn fill(&self, _object: u64, _offset: u64, _into: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
+        Err(Withdrawn)
+    }
 
     /// Sending: the peer has stored these bytes. Once for each byte.
-    fn delivered(&self, extent: Extent);
+    fn delivered(&self, _extent: Extent) {}
 
     /// Sending: the peer, or [`fill`](Self::fill), has given these bytes up. Not for bytes delivered.
-    fn declined(&self, extent: Extent);
+    fn declined(&self, _extent: Extent) {}
 
     /// Receiving: stores bytes that have proved whole, with their CRC-64/NVME. `data` begins at a page boundary in
     /// memory. The same bytes may come twice.
-    fn store(&self, object: u64, offset: u64, data: &[u8], checksum: u64) -> Stored;
+    fn store(&self, _object: u64, _offset: u64, _data: &[u8], _checksum: u64) -> Stored {
+        Stored::Unwanted
+    }
 
     /// Called first on each thread that calls the others: the place to take on a user's rights.
     fn enter_thread(&self) {}

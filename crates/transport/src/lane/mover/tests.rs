@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::*;
 use crate::lane::record::{HEADER_BYTES, PLAINTEXT_MAX, TRAILER_BYTES};
-use crate::scheduler::Extent;
 
 /// Takes everything, and sends whatever is in its way.
 pub(crate) struct Everything;
@@ -14,8 +13,7 @@ impl Pieces for Everything {
     fn fill(&self, _object: u64, _offset: u64, _into: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
         Ok(())
     }
-    fn delivered(&self, _extent: Extent) {}
-    fn declined(&self, _extent: Extent) {}
+
     fn store(&self, _object: u64, _offset: u64, _data: &[u8], _checksum: u64) -> Stored {
         Stored::Kept
     }
