@@ -103,12 +103,13 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Ahead {
     pub(super) node: u64,
-    written: Arc<Written>,
+    pub(super) written: Arc<Written>,
     /// The number of the last part.
-    last: u64,
+    pub(super) last: u64,
     /// Of what is asked.
-    order: Order,
-    parts: Option<PartsUnderWay>,
+    pub(super) order: Order,
+    /// The parts, as the cache knows them.
+    pub(super) parts: Option<PartsUnderWay>,
     /// How often something had been stored of the file that its disk need not have, before.
     pub(super) unsynced: u64,
     pub(super) arrived: Arc<Arrived>,
@@ -124,25 +125,6 @@ pub(super) struct Arrived {
 }
 
 impl Ahead {
-    /// Parts up to `last` that go by `order`; `parts`: as the cache knows them.
-    pub(super) fn new(
-        (node, written): (u64, Arc<Written>),
-        last: u64,
-        order: Order,
-        parts: Option<PartsUnderWay>,
-        unsynced: u64,
-    ) -> Self {
-        Self { node, written, last, order, parts, unsynced, arrived: Arc::default() }
-    }
-
-    pub(super) fn order(&self) -> Order {
-        self.order
-    }
-
-    pub(super) fn parts(&self) -> Option<PartsUnderWay> {
-        self.parts
-    }
-
     pub(super) fn is_settled(&self) -> bool {
         self.written.is_settled(self.last)
     }
@@ -529,7 +511,15 @@ mod tests {
         assert_eq!((bytes(&parts), last), (vec![(0, &b"abc"[..]), (10, &b"def"[..])], 2));
         write(&behind, &file, 20, b"ghi");
         assert!(written.send_short_tails().is_none(), "others are under way");
-        let ahead = Ahead::new((NODE, Arc::clone(&written)), last, Order { number: 1, after: 2 }, None, 0);
+        let ahead = Ahead {
+            node: NODE,
+            written: Arc::clone(&written),
+            last,
+            order: Order { number: 1, after: 2 },
+            parts: None,
+            unsynced: 0,
+            arrived: Arc::default(),
+        };
         for part in parts {
             assert!(!ahead.is_settled());
             written.settle(part.number, part.offset);

@@ -17,6 +17,7 @@ mod reading;
 mod resume;
 mod sweep;
 mod transfers;
+mod writing;
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;
@@ -45,7 +46,6 @@ use locking::Locking;
 pub use locking::{LockHeld, LockRange};
 use metrics::Metrics;
 pub use names::{Change, SetTime};
-pub use open_files::HowWritten;
 use open_files::OpenFile;
 pub use pages::PageCache;
 use pages::Pages;
@@ -53,6 +53,7 @@ use resume::Present;
 pub use resume::Reconnect;
 use sweep::Sweep;
 use transfers::Transfers;
+pub use writing::HowWritten;
 
 /// The handler of a session about files, at the client: make it, connect with it, then [`Remote::attach`].
 #[derive(Debug)]
@@ -411,7 +412,7 @@ impl Remote {
             }
             // What has been settled is not waited for: it may have been in another session.
             let ahead = ahead.filter(|ahead| !ahead.is_settled());
-            let body = ask.clone().into_bytes(ahead.map_or(order, Ahead::order));
+            let body = ask.clone().into_bytes(ahead.map_or(order, |ahead| ahead.order));
             match session.request(body).await {
                 Ok(reply) => match (Reply::read(reply), ahead) {
                     // The server has ended the session, and has not told yet.
@@ -470,7 +471,7 @@ impl Remote {
         operation: O,
         keep: impl FnOnce(&mut Cache, Turn, &Result<O::Outcome, Errno>),
     ) -> Result<O::Outcome, Errno> {
-        let asking = Asking::begin_after(&self.inner.client, ahead.as_ref().and_then(Ahead::parts));
+        let asking = Asking::begin_after(&self.inner.client, ahead.as_ref().and_then(|ahead| ahead.parts));
         let Answer { outcome, grants, .. } = self.call_after(ahead, operation).await;
         let mut cache = self.inner.client.cache();
         outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
@@ -487,30 +488,12 @@ impl Remote {
         changes: &[OwnChange<'_>],
         keep: impl FnOnce(&mut Cache, &O::Outcome),
     ) -> Result<O::Outcome, Errno> {
-        self.change_or_again(operation, changes, keep).await.0
+        self.change_or_again(None, operation, changes, keep).await.0
     }
 
-    /// The same, of a node's attributes, of what comes after something that has been sent ahead.
-    async fn change_after<O: Operation>(
-        &self,
-        ahead: Option<Ahead>,
-        operation: O,
-        change: OwnChange<'_>,
-    ) -> Result<O::Outcome, Errno> {
-        self.change_in_order(ahead, operation, &[change], |_, _| {}).await.0
-    }
-
-    /// The same; true: it was asked more than once, as a session was over, and may have been made before.
+    /// The same, after something that has been sent ahead; true: it was asked more than once, as a session was over, and may have been
+    /// made before.
     async fn change_or_again<O: Operation>(
-        &self,
-        operation: O,
-        changes: &[OwnChange<'_>],
-        keep: impl FnOnce(&mut Cache, &O::Outcome),
-    ) -> (Result<O::Outcome, Errno>, bool) {
-        self.change_in_order(None, operation, changes, keep).await
-    }
-
-    async fn change_in_order<O: Operation>(
         &self,
         ahead: Option<Ahead>,
         operation: O,

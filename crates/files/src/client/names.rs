@@ -145,7 +145,7 @@ impl Remote {
         if size.is_some() {
             self.stored(node);
         }
-        self.change_after(ahead, ask, change).await
+        self.change_or_again(ahead, ask, &[change], |_, _| {}).await.0
     }
 
     /// The target of a symbolic link.
@@ -200,7 +200,7 @@ impl Remote {
     async fn make_node(&self, make: Make) -> Result<Attr, Errno> {
         let (parent, name, mode, target) = (make.parent, make.name.clone(), make.mode, make.target.clone());
         let change = [OwnChange::of_name(parent, &name)];
-        let made = self.change_or_again(make, &change, |cache, made| {
+        let made = self.change_or_again(None, make, &change, |cache, made| {
             cache.keep_changed(made.dir);
             cache.keep_changed_name(parent, name.clone(), Some(made.attr.node));
             let is_new = cache.is_first_told(made.attr.node);
@@ -241,7 +241,7 @@ impl Remote {
         let create =
             Create { parent, name: new_name, mode, flags: bits, caller: caller.into(), file: number };
         let (change, place) = ([OwnChange::of_name(parent, name)], Bytes::copy_from_slice(name));
-        let created = self.change_or_again(create, &change, |cache, created| {
+        let created = self.change_or_again(None, create, &change, |cache, created| {
             let attr = created.node.attr;
             cache.keep_changed(created.node.dir);
             cache.keep_changed_name(parent, place.clone(), Some(attr.node));
@@ -290,7 +290,7 @@ impl Remote {
             cache.keep_changed(loser.dir);
             Self::lost_name(cache, loser);
         };
-        match self.change_or_again(ask, &changes, keep).await {
+        match self.change_or_again(None, ask, &changes, keep).await {
             // By the server that died before it could answer: whoever removes a name has just looked it up.
             (Err(Errno::NOENT), true) => Ok(()),
             (removed, _) => removed.map(drop),
@@ -338,7 +338,7 @@ impl Remote {
             cache.found_at(moved.moved, new.0, new.1);
             Self::lost_name(cache, moved);
         };
-        match self.change_or_again(ask, &changes, keep).await {
+        match self.change_or_again(None, ask, &changes, keep).await {
             // As above, if something has the new name.
             (Err(Errno::NOENT), true) => {
                 let there = self.look_up(new_parent, new_name_here).await?;
@@ -354,7 +354,7 @@ impl Remote {
         self.flush_node(node).await; // its size is told
         let changes = [OwnChange::of_name(parent, name), OwnChange::of(node)];
         let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
-        let linked = self.change_or_again(ask, &changes, |cache, linked| {
+        let linked = self.change_or_again(None, ask, &changes, |cache, linked| {
             cache.keep_changed(linked.dir);
             cache.tell(linked.attr.node);
             cache.found_at(linked.attr.node, parent, Bytes::copy_from_slice(name));

@@ -1,43 +1,20 @@
-//! Open files at the client: what is read is kept and fetched ahead under a lease, what is written is sent behind the
-//! writer's back under an exclusive one.
+//! Open files at the client. How they are read is in [`super::reading`], how they are written in [`super::writing`].
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
-use longhaul_transport::Extent;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
-use super::behind::{Ahead, Arrived, Outcome, Part, Taken};
 use super::cache::OwnChange;
 use super::fetch::Apart;
 use super::reading::Reading;
-use super::transfers::Broken;
-use super::{Answer, Changing, Remote, lock, now};
-use crate::limits::{
-    BLOCK_BYTES, CONTENTION_PAUSE, INLINE_BYTES_MAX, OVERDUE_AFTER, PARTS_UNDER_WAY_MAX, TAILS_MAX,
-    WRITE_BEHIND, WRITES_OPEN_MAX,
-};
-use crate::message::{
-    Acquire, Allocate, Attr, Close, CopyRange, Grant, Open, Opened, Order, Seek, Settle, Sync, Write,
-    Written, object,
-};
-
-/// What the client knows of an open file's writes over the lanes.
-#[derive(Debug, Default)]
-struct Writes {
-    next: u32,
-    under_way: std::collections::BTreeSet<u32>,
-    /// As the server has been told.
-    floor: u32,
-    /// And as it has answered: what comes after that it may keep.
-    settled: u32,
-}
+use super::writing::{HowWritten, Writes};
+use super::{Remote, lock, now};
+use crate::limits::{BLOCK_BYTES, OVERDUE_AFTER};
+use crate::message::{Allocate, Attr, Close, CopyRange, Grant, Open, Opened, Seek};
 
 /// An open file.
 #[derive(Debug)]
@@ -50,18 +27,18 @@ pub(super) struct OpenFile {
     pub(super) far: tokio::sync::OnceCell<()>,
     /// It was, and cannot be opened in another session.
     pub(super) is_gone: AtomicBool,
-    writes: Mutex<Writes>,
+    pub(super) writes: Mutex<Writes>,
     pub(super) reading: Mutex<Reading>,
     /// In the order in which it was asked for.
     pub(super) apart: Mutex<VecDeque<Apart>>,
     /// The lease under which what is written need not be at the server at once; 0: none.
     pub(super) exclusive: AtomicU64,
     /// When such a lease was last asked for.
-    acquired_at: AtomicU64,
+    pub(super) acquired_at: AtomicU64,
     /// It cannot lose set-user-id or set-group-id by being written to, as long as that lease is there: it has none.
-    no_set_id: AtomicBool,
+    pub(super) no_set_id: AtomicBool,
     /// What has gone wrong behind the writer's back, and nobody has been told.
-    failure: Mutex<Option<Errno>>,
+    pub(super) failure: Mutex<Option<Errno>>,
 }
 
 /// What the server has opened: the exclusive lease that came with it, or 0, and its mode.
@@ -76,17 +53,6 @@ impl Far {
         let mode = opened.attr.map_or(SET_ID, |attr| attr.mode);
         Self { exclusive: opened.exclusive, mode }
     }
-}
-
-/// How a write is meant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HowWritten {
-    /// Its writer may not keep set-user-id and set-group-id.
-    pub drops_set_id: bool,
-    /// Open flags of this write alone (pwritev2(2), fcntl(2)).
-    pub flags: u32,
-    /// The kernel writes pages back, or the program that has written has gone on already.
-    pub later: bool,
 }
 
 impl OpenFile {
@@ -108,27 +74,15 @@ impl OpenFile {
     }
 
     /// Whether its user is content with a write that is not at the server.
-    fn is_patient(&self, how: HowWritten) -> bool {
+    pub(super) fn is_patient(&self, how: HowWritten) -> bool {
         let impatient = OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::DIRECT;
         let keeps = !how.drops_set_id || self.no_set_id.load(Ordering::SeqCst);
         keeps && !(self.flags | OFlags::from_bits_retain(how.flags)).intersects(impatient)
     }
 
     /// Tells once what has gone wrong.
-    fn check(&self) -> Result<(), Errno> {
+    pub(super) fn check(&self) -> Result<(), Errno> {
         lock(&self.failure).take().map_or(Ok(()), Err)
-    }
-}
-
-/// The number of a write is taken off the list when its writer gives up waiting, too.
-struct UnderWay<'a> {
-    writes: &'a Mutex<Writes>,
-    number: u32,
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        lock(self.writes).under_way.remove(&self.number);
     }
 }
 
@@ -227,456 +181,6 @@ impl Remote {
         Ok((number, self.reads_by_pages(node, flags)))
     }
 
-    /// As [`write`](Self::write), if the bytes only have to be taken; false: they have not been.
-    #[must_use]
-    pub fn write_at_once(&self, file: u64, offset: u64, data: &[u8], how: HowWritten) -> bool {
-        let room = Arc::clone(&self.inner.client.behind.room);
-        let Ok(room) = room.try_acquire_many_owned(room_of(data)) else { return false };
-        let Ok(file) = self.open_file(file) else { return false };
-        let bytes = bytes_of(&file, offset, data.len());
-        let _writing = self.writing(&file, &bytes, how);
-        if !how.later && self.keeps_pages(file.node, &bytes) {
-            return false;
-        }
-        let is_well = lock(&file.failure).is_none() && file.is_patient(how);
-        is_well && self.write_behind(&file, offset, data, room) == Taken::Yes
-    }
-
-    /// Writes, all of it or an error. Where this client has the file to itself, nobody waits for the server; else 1 RTT, and
-    /// the time of the bytes.
-    ///
-    /// # Errors
-    /// Also of earlier writes to this open file.
-    pub async fn write(&self, file: u64, offset: u64, data: Bytes, how: HowWritten) -> Result<(), Errno> {
-        let file = self.open_file(file)?;
-        if !how.later {
-            file.check()?; // else the kernel would throw pages away for what they have nothing to do with
-        }
-        let bytes = bytes_of(&file, offset, data.len());
-        let _writing = self.writing(&file, &bytes, how);
-        let fits = room_of(&data) as usize <= self.inner.client.behind.bytes_max;
-        // Others see it as soon as the pages here have been dropped.
-        let may_wait = how.later || !self.keeps_pages(file.node, &bytes);
-        while fits && may_wait && file.is_patient(how) && file.exclusive.load(Ordering::SeqCst) != 0 {
-            let Ok(room) = self.room(room_of(&data)).await else { break };
-            match self.write_behind(&file, offset, &data, room) {
-                Taken::Yes => return Ok(()),
-                Taken::Overlaps => self.flush_node(file.node).await,
-                Taken::NotAlone => break,
-            }
-        }
-        // Later than what was written before.
-        self.flush_node(file.node).await;
-        let far = self.far(&file).await?;
-        let change = [OwnChange::of_bytes(file.node, bytes.start, bytes.end)];
-        let changing = Changing::begin(&self.inner.client, &change);
-        let under_way = self.in_time(self.begin_write()).await?.ok_or(Errno::IO)?;
-        let mut written = self.write_far(&file, far, offset, data, how).await;
-        drop((changing, under_way));
-        let synced = OFlags::SYNC | OFlags::DSYNC;
-        if written.is_ok()
-            && OFlags::from_bits_retain(how.flags).intersects(synced)
-            && !file.flags.intersects(synced)
-        {
-            written = self.call(Sync { file: far, data_only: true }).await.outcome.map(drop);
-        }
-        if file.is_patient(HowWritten::default()) {
-            self.may_acquire(&file, far);
-        }
-        written
-    }
-
-    /// Waits for room; whatever takes it is sent.
-    async fn room(&self, bytes: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let behind = &self.inner.client.behind;
-        if let Ok(room) = Arc::clone(&behind.room).try_acquire_many_owned(bytes) {
-            return Ok(room);
-        }
-        for node in behind.nodes() {
-            self.send_tails(node, None);
-        }
-        Arc::clone(&behind.room).acquire_many_owned(bytes).await
-    }
-
-    /// Sends what a file's writers have not, or only if that is the tail of this number.
-    pub(super) fn send_tails(&self, node: u64, only: Option<u64>) {
-        let behind = &self.inner.client.behind;
-        let parts = behind.of(node).map(|written| written.send_tails(only).0);
-        parts.into_iter().flatten().for_each(|part| self.send(part));
-        behind.tidy(node);
-    }
-
-    fn write_behind(
-        &self,
-        file: &Arc<OpenFile>,
-        offset: u64,
-        data: &[u8],
-        room: OwnedSemaphorePermit,
-    ) -> Taken {
-        let exclusive = file.exclusive.load(Ordering::SeqCst);
-        if exclusive == 0 || offset.checked_add(data.len() as u64).is_none() {
-            return Taken::NotAlone;
-        }
-        let (node, client) = (file.node, &self.inner.client);
-        let written = client.behind.begin(node);
-        let may = || client.cache().holds(now(), node, exclusive);
-        let begins = |from| client.cache().begin_part(node, from);
-        let Outcome { taken, parts, begun } = written.write(file, (offset, data), room, may, begins);
-        drop(written);
-        if !parts.is_empty() {
-            client.cache().set_taken(client.behind.bytes());
-        }
-        parts.into_iter().for_each(|part| self.send(part));
-        for number in begun {
-            let remote = self.clone();
-            self.inner.runtime.spawn(async move {
-                tokio::time::sleep(WRITE_BEHIND).await;
-                remote.send_tails(node, Some(number));
-            });
-        }
-        client.behind.tidy(node);
-        if taken == Taken::Yes {
-            client.behind.taken.fetch_add(1, Ordering::Relaxed);
-        }
-        taken
-    }
-
-    /// Sends a part, in a task of its own.
-    fn send(&self, part: Part) {
-        self.send_as(part, None);
-    }
-
-    /// The same; `before`: by what number, if something comes after it, and who is to know what has become of it.
-    fn send_as(&self, part: Part, before: Option<(u64, Arc<Arrived>)>) {
-        let remote = self.clone();
-        let session = self.inner.present.borrow().number();
-        let is_short = part.data.len() <= INLINE_BYTES_MAX;
-        let (node, times) = (part.file.node, part.begun.times);
-        let lease = part.file.exclusive.load(Ordering::SeqCst);
-        let alone = is_short.then(|| self.inner.client.cache().parts_under_way(node, 1, times)).flatten();
-        self.inner.runtime.spawn(async move {
-            let Part { number, file, offset, data, begun, room } = part;
-            let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
-            let sent = async {
-                let _turn = client.behind.turns.acquire().await;
-                let far = remote.far(&file).await?;
-                if !is_short {
-                    return remote.write_far(&file, far, offset, data.clone(), LATER).await.map(|()| None);
-                }
-                let (data, tells) = (data.clone(), alone.is_some());
-                let write = Write { file: far, offset, data, drops_set_id: false, later: true, tells };
-                let order = Order { number: before.as_ref().map_or(0, |(number, _)| *number), after: 0 };
-                let Answer { outcome, session, .. } = remote.ordered_call(write, order, None).await;
-                let Written { attr } = outcome?;
-                if let Some((_, arrived)) = before {
-                    arrived.session.fetch_max(session, Ordering::SeqCst);
-                    arrived.stored.fetch_add(1, Ordering::SeqCst);
-                }
-                remote.has_stored(&file, (end - offset) as usize);
-                Ok(attr)
-            };
-            let mut forfeited = remote.inner.forfeited.subscribe();
-            let sent = tokio::select! {
-                sent = sent => sent,
-                _ = forfeited.wait_for(|forfeited| *forfeited >= session) => Err(Errno::IO),
-            };
-            let mut cache = client.cache();
-            let lease_now = file.exclusive.load(Ordering::SeqCst);
-            let is_kept =
-                cache.end_part(node, (offset, end), begun, sent.is_ok().then_some((lease_now, &data)));
-            if let (Ok(Some(attr)), Some(alone)) = (&sent, alone) {
-                cache.keep_written(alone, lease, *attr);
-            }
-            drop((room, data));
-            cache.set_taken(client.behind.bytes());
-            client.may_forget(cache);
-            if let Err(errno) = sent {
-                remote.failed(&file, errno);
-            }
-            if let Some(written) = client.behind.of(node) {
-                written.settle(number, offset);
-            }
-            client.behind.tidy(node);
-            if is_kept {
-                remote.store_written(node, offset / BLOCK);
-            }
-        });
-    }
-
-    /// Some of what was written to an open file is lost: whoever has the same file open for writing is told.
-    pub(super) fn failed(&self, file: &OpenFile, errno: Errno) {
-        lock(&file.failure).get_or_insert(errno);
-        for other in lock(&self.inner.files).values().filter(|other| other.node == file.node) {
-            lock(&other.failure).get_or_insert(errno);
-        }
-    }
-
-    /// The mode of a file changes: it may have set-user-id or set-group-id to lose from now on.
-    pub(super) fn mode_changes(&self, node: u64) {
-        for file in lock(&self.inner.files).values().filter(|file| file.node == node) {
-            file.no_set_id.store(false, Ordering::SeqCst);
-        }
-    }
-
-    /// Asks to have a file to itself once more, in the background, now and then.
-    fn may_acquire(&self, file: &Arc<OpenFile>, far: u64) {
-        let (now, before) = (now(), file.acquired_at.load(Ordering::SeqCst));
-        if now < before + CONTENTION_PAUSE.as_nanos() as u64 {
-            return;
-        }
-        file.acquired_at.store(now, Ordering::SeqCst);
-        let (remote, file) = (self.clone(), Arc::clone(file));
-        self.inner.runtime.spawn(async move {
-            if let Ok(acquired) = remote.learn(Acquire { file: far }, |_, _, _| {}).await {
-                file.no_set_id.store(acquired.mode & SET_ID == 0, Ordering::SeqCst);
-                file.exclusive.store(acquired.exclusive, Ordering::SeqCst);
-            }
-        });
-    }
-
-    /// Has the server told all that was written here to a file.
-    pub(super) async fn flush_node(&self, node: u64) {
-        let behind = &self.inner.client.behind;
-        let Some(written) = behind.of(node) else { return };
-        let (parts, last) = written.send_tails(None);
-        parts.into_iter().for_each(|part| self.send(part));
-        written.settled(last).await;
-        drop(written);
-        behind.tidy(node);
-    }
-
-    /// The same for what is asked next and comes after it: what is short is on its way when this returns, and need not have arrived.
-    pub(super) async fn flush_ahead(&self, node: u64) -> Option<Ahead> {
-        let client = &self.inner.client;
-        let written = client.behind.of(node)?;
-        // They do not wait to be sent: somebody does at the server.
-        let may_be_sent = client.behind.turns.available_permits() >= TAILS_MAX;
-        let short = may_be_sent.then(|| written.send_short_tails()).flatten();
-        let Some((parts, last)) = short else {
-            drop(written);
-            self.flush_node(node).await;
-            return None;
-        };
-        let number = self.inner.last_order.fetch_add(1, Ordering::Relaxed) + 1;
-        let (count, times) = (parts.len() as u32, parts.iter().map(|part| part.begun.times).sum());
-        let under_way = client.cache().parts_under_way(node, count, times);
-        let order = Order { number, after: count };
-        let ahead = Ahead::new((node, written), last, order, under_way, self.unsynced(node));
-        parts.into_iter().for_each(|part| self.send_as(part, Some((number, Arc::clone(&ahead.arrived)))));
-        Some(ahead)
-    }
-
-    /// The same as [`flush_node`](Self::flush_node) for several.
-    pub(super) async fn flush_all(&self, nodes: impl IntoIterator<Item = u64>) {
-        let behind = &self.inner.client.behind;
-        let nodes: Vec<u64> = nodes.into_iter().filter(|node| behind.of(*node).is_some()).collect();
-        let mut flushing = tokio::task::JoinSet::new();
-        for node in nodes {
-            let remote = self.clone();
-            flushing.spawn(async move { remote.flush_node(node).await });
-        }
-        flushing.join_all().await;
-    }
-
-    /// Has the server told all that was written here, as long as that goes on: `patience` without a byte is the end.
-    /// Bytes that are lost by it.
-    pub async fn settle(&self, patience: Duration) -> usize {
-        let behind = &self.inner.client.behind;
-        let flushing = self.flush_all(behind.nodes());
-        tokio::pin!(flushing);
-        loop {
-            let before = behind.bytes();
-            let over = tokio::time::timeout(patience, &mut flushing).await.is_ok();
-            if over || behind.bytes() >= before {
-                return behind.bytes();
-            }
-        }
-    }
-
-    /// Has the server told all that was written to a file: it is there for everybody, and on no disk perhaps.
-    ///
-    /// # Errors
-    /// Of earlier writes to this file. They are told again: a process that ends closes what others have open, and does not
-    /// listen.
-    pub async fn flush(&self, file: u64) -> Result<(), Errno> {
-        let file = self.open_file(file)?;
-        self.flush_node(file.node).await;
-        lock(&file.failure).map_or(Ok(()), Err)
-    }
-
-    async fn write_far(
-        &self,
-        file: &OpenFile,
-        far: u64,
-        offset: u64,
-        data: Bytes,
-        how: HowWritten,
-    ) -> Result<(), Errno> {
-        let bytes = data.len();
-        self.write_at_server(file, far, offset, data, how).await?;
-        self.has_stored(file, bytes);
-        Ok(())
-    }
-
-    /// The server has stored so many bytes of a writer's.
-    fn has_stored(&self, file: &OpenFile, bytes: usize) {
-        if !file.flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
-            self.stored(file.node);
-        }
-        self.inner.client.stored_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// Writes at the server.
-    async fn write_at_server(
-        &self,
-        file: &OpenFile,
-        far: u64,
-        offset: u64,
-        data: Bytes,
-        how: HowWritten,
-    ) -> Result<(), Errno> {
-        let HowWritten { drops_set_id, later, .. } = how;
-        let appends = file.flags.contains(OFlags::APPEND);
-        if data.len() <= INLINE_BYTES_MAX {
-            let write = Write { file: far, offset, data, drops_set_id, later, tells: false };
-            return self.vital_call(write).await.outcome.map(drop);
-        }
-        let (first, many_wait, lags) = {
-            let table = lock(&file.writes);
-            let first = table.under_way.first().copied().unwrap_or(table.next);
-            let kept = (table.next - table.settled) as usize;
-            let many_wait = (table.next - first) as usize >= WRITES_OPEN_MAX / 2;
-            (first, many_wait, kept >= WRITES_OPEN_MAX - PARTS_UNDER_WAY_MAX)
-        };
-        if lags && !many_wait {
-            self.settle_below(file, far, first).await?;
-        }
-        let keeps_pages = || self.keeps_pages(file.node, &bytes_of(file, offset, data.len()));
-        if appends || drops_set_id || many_wait || (!later && keeps_pages()) {
-            return self.write_in_parts(far, offset, &data, how).await;
-        }
-        self.write_over_lanes(file, far, offset, data, how).await
-    }
-
-    /// One part after the other, in order; where files are appended to, the server chooses the place.
-    async fn write_in_parts(
-        &self,
-        far: u64,
-        offset: u64,
-        data: &Bytes,
-        HowWritten { drops_set_id, later, .. }: HowWritten,
-    ) -> Result<(), Errno> {
-        let mut at = 0;
-        while at < data.len() {
-            let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
-            let (offset, length) = (offset + at as u64, part.len());
-            let write = Write { file: far, offset, data: part, drops_set_id, later, tells: false };
-            self.vital_call(write).await.outcome?;
-            at += length;
-        }
-        Ok(())
-    }
-
-    /// Tells the server that writes below this number are over: it keeps them no longer.
-    async fn settle_below(&self, file: &OpenFile, far: u64, below: u32) -> Result<(), Errno> {
-        self.vital_call(Settle { file: far, below, write: None }).await.outcome?;
-        let mut table = lock(&file.writes);
-        table.settled = table.settled.max(below);
-        Ok(())
-    }
-
-    async fn write_over_lanes(
-        &self,
-        file: &OpenFile,
-        far: u64,
-        offset: u64,
-        data: Bytes,
-        how: HowWritten,
-    ) -> Result<(), Errno> {
-        loop {
-            let (session, number) = self.in_time(self.session(0)).await?.ok_or(Errno::IO)?;
-            let (under_way, settle) = {
-                let mut table = lock(&file.writes);
-                let number = table.next;
-                table.next = table.next.checked_add(1).ok_or(Errno::OVERFLOW)?;
-                table.under_way.insert(number);
-                let floor = table.under_way.first().copied().unwrap_or(number);
-                let settle = floor - table.floor >= SETTLE_AFTER;
-                if settle {
-                    table.floor = floor;
-                }
-                (UnderWay { writes: &file.writes, number }, settle.then_some(floor))
-            };
-            let length = data.len() as u64;
-            let object = object(far, under_way.number);
-            let done = self.inner.client.transfers.send(object, offset, data.clone());
-            session.lanes().push(Extent { object, offset, length, whole: false }).await;
-            if self.inner.present.borrow().number() != number {
-                self.inner.client.transfers.forget(object); // it may have been noted too late to be ended with the session
-            }
-            if let Some(below) = settle {
-                self.settle_below(file, far, below).await?;
-            }
-            match self.in_time(done).await? {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(Broken::GivenUp)) => {
-                    let write = Some(under_way.number);
-                    // It says why; if it does not, something is wrong.
-                    let settled = self.vital_call(Settle { file: far, below: 0, write }).await.outcome;
-                    return match settled {
-                        // Somebody has pages of it in memory, and is to give them back first.
-                        Err(Errno::AGAIN) => self.write_in_parts(far, offset, &data, how).await,
-                        settled => settled.and(Err(Errno::IO)),
-                    };
-                }
-                Ok(Err(Broken::SessionOver)) | Err(_) => {}
-            }
-            // Once more in the next session: the same bytes at the same place.
-            self.in_time(self.session(number)).await?.ok_or(Errno::IO)?;
-            if self.is_forfeited(number) {
-                return Err(Errno::IO);
-            }
-        }
-    }
-
-    /// Makes a file's bytes durable, and all else of it unless `data_only`.
-    pub async fn sync(&self, file: u64, data_only: bool) -> Result<(), Errno> {
-        let file = self.open_file(file)?;
-        let ahead = self.flush_ahead(file.node).await;
-        file.check()?;
-        let far = self.far(&file).await?;
-        let before = ahead.as_ref().map_or_else(|| self.unsynced(file.node), |ahead| ahead.unsynced);
-        let arrived = ahead.as_ref().map(|ahead| Arc::clone(&ahead.arrived));
-        self.call_after(ahead, Sync { file: far, data_only }).await.outcome?;
-        // The server's machine may have been started again meanwhile: then it had no more to sync. Or there was no room for what
-        // has been sent along.
-        file.check()?;
-        let synced = before + arrived.map_or(0, |arrived| arrived.stored.load(Ordering::SeqCst));
-        let mut unsynced = lock(&self.inner.unsynced);
-        if unsynced.get(&file.node) == Some(&synced) {
-            unsynced.remove(&file.node);
-        }
-        Ok(())
-    }
-
-    /// How often that was so, since it was synced last.
-    fn unsynced(&self, node: u64) -> u64 {
-        lock(&self.inner.unsynced).get(&node).copied().unwrap_or(0)
-    }
-
-    /// The server has, or will have, something of a file that its disk need not have.
-    pub(super) fn stored(&self, node: u64) {
-        *lock(&self.inner.unsynced).entry(node).or_default() += 1;
-    }
-
-    /// The server's machine was started again: what had not been synced may be gone, and who has such a file open is told.
-    pub(super) fn lose_unsynced(&self) {
-        let unsynced = std::mem::take(&mut *lock(&self.inner.unsynced));
-        for file in lock(&self.inner.files).values().filter(|file| unsynced.contains_key(&file.node)) {
-            lock(&file.failure).get_or_insert(Errno::IO);
-        }
-    }
-
     /// Closes an open file; nobody waits for it.
     pub fn close(&self, file: u64) {
         let Ok(file) = self.open_file(file) else { return };
@@ -748,111 +252,10 @@ impl Remote {
     }
 }
 
-/// What a write changes.
-fn bytes_of(file: &OpenFile, offset: u64, length: usize) -> Range<u64> {
-    // The server chooses the place.
-    let anywhere = file.flags.contains(OFlags::APPEND);
-    if anywhere { 0..u64::MAX } else { offset..offset.saturating_add(length as u64) }
-}
-
-/// Room that a write takes: small ones cost more than their bytes.
-fn room_of(data: &[u8]) -> u32 {
-    u32::try_from(data.len().max(ROOM_LEAST)).unwrap_or(u32::MAX)
-}
-
-const ROOM_LEAST: usize = 4096;
-
-/// Of what was taken from its writer before.
-const LATER: HowWritten = HowWritten { drops_set_id: false, flags: 0, later: true };
-
 /// Set-user-id and set-group-id, in a mode.
-const SET_ID: u32 = 0o6000;
+pub(super) const SET_ID: u32 = 0o6000;
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
+pub(super) const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Files of more blocks are opened at the server in any case: the round trip is small beside what is read.
 const KEPT_BLOCKS_MAX: u64 = 16;
-
-/// Writes that are over when the server is told so: well before it has as many as it keeps.
-const SETTLE_AFTER: u32 = WRITES_OPEN_MAX as u32 / 16;
-
-#[cfg(test)]
-mod tests {
-    use longhaul_transport::Session;
-
-    use super::*;
-    use crate::client::fake::serve;
-    use crate::client::{Change, SetTime, User};
-    use crate::message::{Ask, Attached, Created, Node, Nothing, Reply, TOP};
-
-    /// What a server was asked in each session that matters here, and that session.
-    #[derive(Default)]
-    struct Asked {
-        session: Option<Session>,
-        what: Vec<Vec<&'static str>>,
-    }
-
-    /// A server that has stored what was written, and whose word of it gets lost with the session.
-    fn say(asked: &mut Asked, session: Session, ask: Ask) -> Option<Reply> {
-        let attr = Attr { node: 7, ..Attr::default() };
-        let first = asked.what.len() == 1;
-        let lease = |serial| vec![Grant { node: 7, serial }];
-        let last = asked.what.last_mut();
-        Some(match ask {
-            Ask::Attach(_) => {
-                (asked.session, _) = (Some(session), asked.what.push(Vec::new()));
-                Reply::new(Ok(Attached { may_reclaim: true, ..Attached::default() }), Vec::new())
-            }
-            Ask::Create(_) => {
-                Reply::new(Ok(Created { node: Node { attr, dir: None }, exclusive: 1 }), lease(1))
-            }
-            Ask::Open(_) => {
-                Reply::new(Ok(Opened { attr: Some(attr), exclusive: 2, ..Opened::default() }), lease(2))
-            }
-            Ask::Write(_) => {
-                last?.push("write");
-                (!first).then(|| Reply::new(Ok(Written::default()), Vec::new()))?
-            }
-            Ask::SetAttr(_) => {
-                last?.push("set");
-                Reply::new(Ok(attr), Vec::new())
-            }
-            _ => Reply::new(Ok(Nothing {}), Vec::new()),
-        })
-    }
-
-    async fn until(what: &str, is_so: impl Fn() -> bool) {
-        let poll = async {
-            while !is_so() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), poll).await.expect(what);
-    }
-
-    #[tokio::test]
-    async fn what_comes_after_a_write_does_so_in_the_next_session_too() {
-        let asked = Arc::new(Mutex::new(Asked::default()));
-        let by_server = Arc::clone(&asked);
-        let way = Arc::new(serve(Arc::new(move |session, ask| say(&mut lock(&by_server), session, ask))));
-        let (session, client) = (way.session().await, Arc::clone(&way.client));
-        let remote = Remote::attach(session, client, b"", Some(way)).await.unwrap();
-        until("a lease", || remote.statistics().lease_ms > 0).await;
-        let (flags, user) = (OFlags::CREATE | OFlags::RDWR, User { uid: 0, gid: 0 });
-        let (_, file) = remote.create(TOP, b"f", 0o644, flags, user).await.unwrap();
-        assert!(remote.write_at_once(file, 0, b"words", HowWritten::default()));
-        let setting = tokio::spawn({
-            let remote = remote.clone();
-            let change = Change { file, modified: Some(SetTime::Now), ..Change::default() };
-            async move { remote.set_attr(7, change).await }
-        });
-        let is_answered =
-            || remote.statistics().operations.iter().any(|operation| operation.name == "SetAttr");
-        until("an answer", is_answered).await;
-        let session = lock(&asked).session.take();
-        session.unwrap().close().await;
-        setting.await.unwrap().unwrap();
-        let what = std::mem::take(&mut lock(&asked).what);
-        assert_eq!(what[1..], [["write", "set"]], "{what:?}");
-    }
-}

@@ -20,7 +20,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::task::JoinSet;
 
-use super::open_files::{HowWritten, OpenFile};
+use super::open_files::OpenFile;
+use super::writing::HowWritten;
 use super::{Inner, Remote, lock, now};
 use crate::message::{Grant, Map};
 use crate::ranges::RangeSet;
