@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -82,9 +82,8 @@ impl Suite {
         }
     }
 
-    /// `beside`: a directory that is not on the mount.
-    fn steps(self, beside: &Path, operations: u32) -> Vec<Step> {
-        let beside = quoted(&beside.display().to_string());
+    /// The shells know `BESIDE`, a directory that is not on the mount, and `SOURCES`, this repository.
+    fn steps(self, operations: u32) -> Vec<Step> {
         let step = |name: &str, minutes: u64, script: String, at_server: String| Step {
             name: name.to_owned(),
             script,
@@ -94,12 +93,12 @@ impl Suite {
         let nothing = String::new;
         match self {
             Self::Pjdfstest => {
-                let script = format!("mkdir p; pjdfstest -c {beside}/pjdfstest.toml -p p -s {beside}");
-                vec![step("pjdfstest", 30, script, nothing())]
+                let script = r#"mkdir p; pjdfstest -c "$BESIDE/pjdfstest.toml" -p p -s "$BESIDE""#;
+                vec![step("pjdfstest", 30, script.to_owned(), nothing())]
             }
             Self::Fsx => (1..=2)
                 .map(|seed| {
-                    let script = format!("fsx -N {operations} -S {seed} -P {beside} fsx-{seed}");
+                    let script = format!("fsx -N {operations} -S {seed} -P \"$BESIDE\" fsx-{seed}");
                     step(&format!("fsx, seed {seed}"), 60, script, nothing())
                 })
                 .collect(),
@@ -120,10 +119,9 @@ impl Suite {
                 })
                 .into(),
             Self::Git => {
-                let from = quoted(&workspace().display().to_string());
                 let check =
                     "git -C clone fsck --full --strict && test -z \"$(git -C clone status --porcelain)\"";
-                let script = format!("git clone -q --no-hardlinks {from} clone && {check}");
+                let script = format!("git clone -q --no-hardlinks \"$SOURCES\" clone && {check}");
                 // Without the index git reads all files anew.
                 let at_server = format!("rm clone/.git/index && git -C clone reset -q && {check}");
                 vec![step("git clone, git fsck", 10, script, at_server)]
@@ -203,8 +201,7 @@ impl Suites {
             verdicts: Vec::new(),
         };
         for (number, &suite) in suites.iter().enumerate() {
-            let beside = scratch.join("beside");
-            for step in suite.steps(&beside, self.operations) {
+            for step in suite.steps(self.operations) {
                 let network = Network::up(access.longhaul(), Between::Link(&self.link), number as u32 + 1)?;
                 record.runs.push(once(&network, &access, &scratch, suite, step)?);
                 record.verdicts.push(network.verdict());
@@ -249,15 +246,19 @@ fn once(network: &Network, access: &Access, scratch: &Path, suite: Suite, step: 
     let mut mount = longhaul.command(access, &served, &at);
     mount.extend(["-o", "allow_other,suid,dev"].map(str::to_owned));
     let mount: Vec<String> = mount.iter().map(|word| quoted(word)).collect();
-    let [directory, far, mount_log] =
-        [&at, &served, &scratch.join("mount.log")].map(|path| quoted(&path.display().to_string()));
-    let said: PathBuf = scratch.join("said");
+    let [said, took, mount_log] = ["said", "took", "mount.log"].map(|name| scratch.join(name));
+    remove(&took)?;
+    let shown = |path: &Path| quoted(&path.display().to_string());
+    let (directory, far, log_of_mount) = (shown(&at), shown(&served), shown(&mount_log));
     let words = format!(
-        "{} >{mount_log} 2>&1 </dev/null || {{ cat {mount_log} >&2; exit 3; }}\n\
-         cd {directory} && sh -c {}\ncode=$?\ncd / && umount {directory} || exit 4\n\
+        "export BESIDE={} SOURCES={}\n{} >{log_of_mount} 2>&1 </dev/null || {{ cat {log_of_mount} >&2; exit 3; }}\n\
+         begin=$(date +%s%N)\ncd {directory} && sh -c {}\ncode=$?\necho $(($(date +%s%N) - begin)) >{}\ncd / && umount {directory} || exit 4\n\
          test $code = 0 || exit $code\ncd {far} && sh -c {} || {{ echo 'not so at the server' >&2; exit 5; }}",
+        shown(&beside),
+        shown(&workspace()),
         mount.join(" "),
         quoted(&script),
+        shown(&took),
         quoted(if at_server.is_empty() { ":" } else { &at_server }),
     );
     let words: Vec<OsString> = ["sh", "-c", &words].map(OsString::from).to_vec();
@@ -266,7 +267,9 @@ fn once(network: &Network, access: &Access, scratch: &Path, suite: Suite, step: 
     let words_to = Words::Apart { out: &said, err: &log };
     let mut running = Limited::start(&mut network.command(Host::Near, &words), words_to)?;
     let ended = running.wait(limit)?;
-    let seconds = begun.elapsed().as_secs_f64();
+    // Without mounting, if it came so far.
+    let nanos = fs::read_to_string(&took).ok().and_then(|nanos| nanos.trim().parse::<f64>().ok());
+    let seconds = nanos.map_or_else(|| begun.elapsed().as_secs_f64(), |nanos| nanos / 1e9);
     let text = String::from_utf8_lossy(&fs::read(&said)?).into_owned();
     let fine = ended.status.is_some_and(|status| status.success());
     let complaint = match ended.status {
@@ -274,7 +277,7 @@ fn once(network: &Network, access: &Access, scratch: &Path, suite: Suite, step: 
         Some(_) => last_words(&log),
     };
     let outcome = outcome(suite, &text, fine, &complaint);
-    eprintln!("{name:<32}  {seconds:>7.1} s  {}", shown(&outcome));
+    eprintln!("{name:<32}  {seconds:>7.1} s  {}", in_words(&outcome));
     Ok(Run { suite, name, script, at_server, seconds, outcome })
 }
 
@@ -308,7 +311,7 @@ fn outcome(suite: Suite, said: &str, fine: bool, complaint: &str) -> Outcome {
     outcome
 }
 
-fn shown(Outcome { passed, failed, skipped }: &Outcome) -> String {
+fn in_words(Outcome { passed, failed, skipped }: &Outcome) -> String {
     format!("{passed} passed, {} failed, {} skipped", failed.len(), skipped.len())
 }
 

@@ -22,7 +22,7 @@
 //! which is carried out when the client has told all, and has given its lease up.
 //!
 //! A client that does not answer in time is *fenced*: it gets no answers that would prolong its leases, and stops to
-//! use them, by its own clock, before they are taken from it ([`OVERDUE_AFTER`], [`LEASE_TERM`], [`FENCE_AFTER`]).
+//! use them, by its own clock, before they are taken from it ([`OVERDUE_AFTER`], [`LEASE_TERM`](crate::limits::LEASE_TERM), [`FENCE_AFTER`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

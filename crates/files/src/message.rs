@@ -15,7 +15,7 @@
 //! A **node** is a file, directory or link of the server's, by number ([`node_number`]). The client says how often it was told of a node when it forgets it (RFC 1813 has handles
 //! for ever; FUSE counts).
 //!
-//! Requests are carried out side by side, as they come; one that has to come after others that are under way says so ([`Order`]).
+//! Requests are carried out side by side, as they come; one that has to come after others that are under way says so (`Order`).
 //!
 //! The reply to an operation is an error number of Linux or an outcome, and leases on what it tells of ([`crate::lease`]).
 
