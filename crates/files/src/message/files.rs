@@ -164,6 +164,7 @@ pub(crate) struct Write {
     pub(crate) tells: bool,
 }
 
+/// What has come of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Written {
     /// If that was asked for.

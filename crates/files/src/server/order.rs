@@ -90,7 +90,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_nobody_asks_for_is_forgotten_and_who_waits_for_it_is_told() {
         let carried_out = Arc::new(CarriedOut::default());
-        let first = Order { number: 1, after: 1 };
+        let (first, begun) = (Order { number: 1, after: 1 }, tokio::time::Instant::now());
         let waiting = tokio::spawn({
             let carried_out = Arc::clone(&carried_out);
             async move { carried_out.wait(first).await }
@@ -100,6 +100,7 @@ mod tests {
             carried_out.add(Order { number, after: 0 });
         }
         assert!(!waiting.await.unwrap());
+        assert_eq!(begun.elapsed(), std::time::Duration::ZERO, "at once");
         let numbers = carried_out.numbers();
         assert_eq!(
             (numbers.len(), numbers.first_key_value().map(|(number, _)| *number)),
