@@ -1,7 +1,8 @@
 //! Long files, which are read by way of the kernel's pages.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,42 @@ fn what_was_written_is_read_from_memory_and_can_be_written_again() {
     }
     drop(open);
     mounted.stop_having_written(1);
+}
+
+#[test]
+fn files_longer_than_a_mount_s_memory_stay_in_the_kernel_s() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
+    let _server = stage.serve();
+    fs::write(stage.path("far/f"), version(1)).unwrap();
+    let small = Mounted::new(&stage, "one", &["--cache-mem", "16MiB"]);
+    let other = Mounted::new(&stage, "other", &[]);
+    read_until_it_is_in_pages(&small, &version(1));
+    // Whoever reads past them leaves them there.
+    let before = small.kernel_requests();
+    let past = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let mut seen = vec![0; 1 << 20];
+    File::options()
+        .read(true)
+        .custom_flags(past)
+        .open(small.path("f"))
+        .unwrap()
+        .read_exact(&mut seen)
+        .unwrap();
+    assert!(fs::read(small.path("f")).unwrap() == version(1));
+    let asked = small.kernel_requests() - before;
+    assert!(asked < 30, "{asked} requests");
+    // And they are no older than others' writes.
+    for number in 2..5 {
+        fs::write(other.path("f"), version(number)).unwrap();
+        assert!(fs::read(small.path("f")).unwrap() == version(number));
+    }
+    read_until_it_is_in_pages(&small, &version(4));
+    fs::write(small.path("f"), version(5)).unwrap();
+    read_until_it_is_in_pages(&small, &version(5));
+    assert!(fs::read(stage.path("far/f")).unwrap() == version(5));
+    small.stop_having_written(1);
+    other.stop_having_written(1);
 }
 
 #[test]

@@ -263,6 +263,16 @@ pub const WRITE_RANGES_MAX: usize = 1024;
 /// Files from this length on are read by way of the kernel's pages, where they are here. Shorter ones are read in a few requests anyway.
 pub const LONG_BYTES: u64 = 16 << 20;
 
+/// Of its blocks, as many as one in so many may have to be fetched: the kernel asks for less at a time than a program that reads past
+/// its pages.
+pub const MISSING_SHARE: u64 = 8;
+
+/// Of the blocks that a client keeps, one in so many has to make room soon: it is stored to the kernel's pages before.
+pub const LEAVING_SHARE: usize = 8;
+
+/// And at most so many: they are looked through each time that a block comes.
+pub const LEAVING_MAX: usize = 64;
+
 /// Blocks that are stored to the kernel's pages ahead of a reader, at first: he may not go on.
 pub const STORED_AHEAD_BLOCKS_FIRST: u64 = 4;
 

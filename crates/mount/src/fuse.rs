@@ -25,7 +25,7 @@ use longhaul_files::client::{Change, HowWritten, LockHeld, LockRange, User};
 use longhaul_files::locks::LockKind;
 use longhaul_files::message::Attr;
 use longhaul_files::{Listed, Remote, Statistics, TOP};
-use rustix::fs::FileType as Kind;
+use rustix::fs::{FileType as Kind, OFlags};
 use rustix::io::Errno;
 use tokio::runtime::Handle;
 
@@ -144,13 +144,12 @@ fn xattr(result: Result<Bytes, Errno>, size: u32, reply: ReplyXattr) {
     }
 }
 
-/// One's own bytes in no cache of the kernel's, and several writers of a file at a time; or by way of the pages that it has.
-fn how_opened(by_pages: bool) -> FopenFlags {
-    if by_pages {
-        FopenFlags::FOPEN_KEEP_CACHE
-    } else {
-        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-    }
+/// Past the pages that the kernel has of a file, and several writers of it at a time; or by way of them. A reader leaves them there,
+/// as they are told of others' changes: who reads next may come to them.
+fn how_opened(by_pages: bool, only_reads: bool) -> FopenFlags {
+    let way = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+    let way = if by_pages { FopenFlags::empty() } else { way };
+    if only_reads { way | FopenFlags::FOPEN_KEEP_CACHE } else { way }
 }
 
 impl Filesystem for Fuse {
@@ -330,8 +329,10 @@ impl Filesystem for Fuse {
 
     fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.answer(|shared| async move {
-            match shared.remote.open(node.0, open_flags(flags.0)).await {
-                Ok((file, by_pages)) => reply.opened(FileHandle(file), how_opened(by_pages)),
+            let flags = open_flags(flags.0);
+            let only_reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+            match shared.remote.open(node.0, flags).await {
+                Ok((file, by_pages)) => reply.opened(FileHandle(file), how_opened(by_pages, only_reads)),
                 Err(error) => reply.error(fuse_errno(error)),
             }
         });
@@ -354,7 +355,7 @@ impl Filesystem for Fuse {
             match created {
                 Ok((attr, file)) => {
                     let attr = shared.ids.attr(&attr);
-                    reply.created(&TTL, &attr, Generation(0), FileHandle(file), how_opened(false));
+                    reply.created(&TTL, &attr, Generation(0), FileHandle(file), how_opened(false, false));
                 }
                 Err(error) => reply.error(fuse_errno(error)),
             }

@@ -13,7 +13,7 @@
 //! file next.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
@@ -34,6 +34,8 @@ pub(super) struct Behind {
     /// Parts that may be sent at a time.
     pub(super) turns: Semaphore,
     pub(super) bytes_max: usize,
+    /// Bytes of parts that have been sent, or wait for their turn.
+    pub(super) sending: AtomicUsize,
     /// Writes that were.
     pub(super) taken: AtomicU64,
 }
@@ -161,9 +163,16 @@ impl Behind {
             nodes: Mutex::default(),
             room: Arc::new(Semaphore::new(bytes_max)),
             turns: Semaphore::new(PARTS_UNDER_WAY_MAX),
+            sending: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             bytes_max,
         }
+    }
+
+    /// So many bytes are being sent until the returned is dropped.
+    pub(super) fn sends(&self, bytes: usize) -> Sends<'_> {
+        self.sending.fetch_add(bytes, Ordering::Relaxed);
+        Sends { behind: self, bytes }
     }
 
     /// Of a file, if there is something.
@@ -193,6 +202,19 @@ impl Behind {
         if nodes.get(&node).is_some_and(|written| Arc::strong_count(written) == 1 && written.is_empty()) {
             nodes.remove(&node);
         }
+    }
+}
+
+/// See [`Behind::sends`].
+#[derive(Debug)]
+pub(super) struct Sends<'a> {
+    behind: &'a Behind,
+    bytes: usize,
+}
+
+impl Drop for Sends<'_> {
+    fn drop(&mut self) {
+        self.behind.sending.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

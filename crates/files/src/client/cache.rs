@@ -5,6 +5,8 @@
 //! not been broken on its way here, and no change of one's own has been under way since it was asked for. Nothing is
 //! used after the leases' term.
 
+mod blocks;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +16,7 @@ use bytes::Bytes;
 use super::behind::Begun;
 use crate::limits::{BLOCK_BYTES, BREAKS_KNOWN_MAX, NAMES_BUT_FOR_MAX};
 use crate::message::{Attr, Grant, Listed, Place, TOP};
+pub(super) use blocks::Leaving;
 
 /// Nanoseconds since an origin of the caller's choosing, also while the machine sleeps.
 pub(super) type Nanos = u64;
@@ -195,17 +198,6 @@ impl Cache {
         for entry in listing.iter().flat_map(|listing| listing.iter()) {
             if let Some(attr) = entry.attr {
                 self.forget_if_unused(attr.node);
-            }
-        }
-    }
-
-    fn drop_blocks(&mut self, node: u64, first: u64, last: u64) {
-        let Some(kept) = self.nodes.get_mut(&node) else { return };
-        let places: Vec<u64> = kept.blocks.range(first..=last).map(|(place, _)| *place).collect();
-        for place in places {
-            if let Some(block) = kept.blocks.remove(&place) {
-                self.bytes -= block.data.len();
-                self.by_use.remove(&block.used);
             }
         }
     }
@@ -413,46 +405,6 @@ impl Cache {
         self.drop_listing(Some(listing));
     }
 
-    /// Keeps a part of a file.
-    pub(super) fn keep_block(&mut self, turn: Turn, node: u64, place: u64, data: Bytes) {
-        if data.is_empty() || self.keeps(turn, node).is_none() {
-            return;
-        }
-        self.put_block(node, place, data);
-    }
-
-    fn put_block(&mut self, node: u64, place: u64, data: Bytes) {
-        self.drop_blocks(node, place, place);
-        self.uses += 1;
-        let used = self.uses;
-        self.bytes += data.len();
-        self.by_use.insert(used, (node, place));
-        if let Some(kept) = self.nodes.get_mut(&node) {
-            kept.blocks.insert(place, Block { data, used });
-        }
-        self.make_room();
-    }
-
-    fn make_room(&mut self) {
-        while self.bytes + self.taken > self.bytes_max {
-            let Some((_, (node, place))) = self.by_use.pop_first() else { return };
-            if let Some(block) = self.nodes.get_mut(&node).and_then(|kept| kept.blocks.remove(&place)) {
-                self.bytes -= block.data.len();
-            }
-        }
-    }
-
-    /// So many bytes of what may be kept are taken now by what has been written.
-    pub(super) fn set_taken(&mut self, bytes: usize) {
-        self.taken = bytes;
-        self.make_room();
-    }
-
-    /// Bytes of files.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// How long leases may still be used.
     pub(super) fn valid_for(&self, now: Nanos) -> Nanos {
         self.valid_until.saturating_sub(now)
@@ -541,49 +493,10 @@ impl Cache {
         self.nodes.get(&node)?.place.clone()
     }
 
-    /// Whether all of a file's `size` bytes could be kept, and some are not here.
-    pub(super) fn lacks(&self, now: Nanos, node: u64, size: u64) -> bool {
-        let is_here = |kept: &Kept| kept.blocks.len() as u64 >= size.div_ceil(BLOCK_BYTES as u64);
-        self.nodes.get(&node).is_some_and(|kept| kept.changing == 0)
-            && !self.valid(now, node).is_some_and(is_here)
-    }
-
     /// The listing in which a directory was found.
     pub(super) fn listing_above(&self, now: Nanos, node: u64) -> Option<Arc<Vec<Listed>>> {
         let (parent, _) = self.place(node)?;
         self.listed(now, parent)
-    }
-
-    /// A part of a file.
-    pub(super) fn block(&mut self, now: Nanos, node: u64, place: u64) -> Option<Bytes> {
-        let kept = self.valid(now, node)?;
-        let rest = kept.attr?.size.saturating_sub(place * BLOCK_BYTES as u64);
-        let length = kept.blocks.get(&place)?.data.len() as u64;
-        if length < rest.min(BLOCK_BYTES as u64) {
-            return None; // it was the last once
-        }
-        self.uses += 1;
-        let used = self.uses;
-        let block = self.nodes.get_mut(&node)?.blocks.get_mut(&place)?;
-        self.by_use.remove(&block.used);
-        block.used = used;
-        self.by_use.insert(used, (node, place));
-        Some(block.data.clone())
-    }
-
-    /// A whole block of a file, though others of it are being written here: while that one is it is not kept.
-    pub(super) fn block_beside_writes(&self, now: Nanos, node: u64, place: u64) -> Option<Bytes> {
-        let kept = self.nodes.get(&node).filter(|kept| kept.lease.is_some() && now < self.valid_until)?;
-        let block = kept.blocks.get(&place).filter(|block| block.data.len() == BLOCK_BYTES)?;
-        Some(block.data.clone())
-    }
-
-    /// Whether all whole blocks of a file of at least that length are here.
-    pub(super) fn is_here(&self, now: Nanos, node: u64, least: u64) -> bool {
-        self.valid(now, node).and_then(|kept| Some((kept, kept.attr?.size))).is_some_and(|(kept, size)| {
-            let whole = size / BLOCK_BYTES as u64;
-            size >= least && kept.blocks.range(..whole).count() as u64 == whole
-        })
     }
 
     /// The lease under which parts of a file may be kept now, and what it has seen: another one, or none, when the file
@@ -738,16 +651,6 @@ impl Cache {
             let last = from.max(to.saturating_sub(1)); // the byte at `to` is as it was
             self.drop_blocks(change.node, from / BLOCK_BYTES as u64, last / BLOCK_BYTES as u64);
             self.drop_short(change.node);
-        }
-    }
-
-    /// A file's last block is short; it may not be the last any more.
-    fn drop_short(&mut self, node: u64) {
-        let last = self.nodes.get(&node).and_then(|kept| kept.blocks.last_key_value());
-        if let Some((&place, block)) = last
-            && block.data.len() < BLOCK_BYTES
-        {
-            self.drop_blocks(node, place, place);
         }
     }
 }

@@ -321,6 +321,7 @@ impl Remote {
             client.received_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
             if data.len() as u64 == u64::from(length).saturating_sub(index as u64 * BLOCK).min(BLOCK) {
                 client.cache().keep_block(asking.turn, node, first + index as u64, data);
+                self.store_leaving();
             }
             drop(fetching);
         };

@@ -12,6 +12,7 @@ mod ahead;
 mod table;
 
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub trait PageCache: Send + Sync + 'static {
 pub(super) struct Pages {
     table: Mutex<Table>,
     cache: OnceLock<Arc<dyn PageCache>>,
+    /// See [`Remote::store_leaving`].
+    stores_leaving: AtomicBool,
 }
 
 impl std::fmt::Debug for Pages {

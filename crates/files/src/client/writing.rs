@@ -115,14 +115,17 @@ impl Remote {
         written
     }
 
-    /// Waits for room; whatever takes it is sent.
+    /// Waits for room; what takes it is sent, unless much is on its way already.
     async fn room(&self, bytes: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
         let behind = &self.inner.client.behind;
         if let Ok(room) = Arc::clone(&behind.room).try_acquire_many_owned(bytes) {
             return Ok(room);
         }
-        for node in behind.nodes() {
-            self.send_tails(node, None);
+        // What is on its way makes room, too; and a tail that is not whole yet would not be kept as a block.
+        if behind.sending.load(Ordering::Relaxed) < behind.bytes_max / 2 {
+            for node in behind.nodes() {
+                self.send_tails(node, None);
+            }
         }
         Arc::clone(&behind.room).acquire_many_owned(bytes).await
     }
@@ -186,6 +189,7 @@ impl Remote {
         self.inner.runtime.spawn(async move {
             let Part { number, file, offset, data, begun, room } = part;
             let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
+            let _sending = client.behind.sends(data.len());
             let sent = async {
                 let _turn = client.behind.turns.acquire().await;
                 let far = remote.far(&file).await?;

@@ -436,3 +436,57 @@ fn a_listing_is_known_without_the_names_that_were_taken_away_here() {
     cache.keep_changed(Some(attr(99, 8)));
     assert_eq!((cache.attr(0, TOP), names(&mut cache)), (None, None));
 }
+
+#[test]
+fn blocks_that_have_to_make_room_soon_are_told_in_the_order_of_use() {
+    let mut cache = Cache::new(16 * BLOCK_BYTES);
+    cache.renewed(0, TERM);
+    cache.told(NODE);
+    cache.tell(NODE);
+    learn(&mut cache, 1, 100 << 20);
+    let turn = cache.begin();
+    let leaving = |cache: &Cache, least| {
+        let mut used = 0;
+        let next = || {
+            let leaving = cache.leaves_after(used, least)?;
+            used = leaving.used;
+            Some((leaving.node, leaving.place))
+        };
+        std::iter::from_fn(next).collect::<Vec<_>>()
+    };
+    for place in 0..14 {
+        assert_eq!(leaving(&cache, 0), [], "there is room");
+        cache.keep_block(turn, NODE, place, vec![1; BLOCK_BYTES].into());
+    }
+    cache.block(0, NODE, 0);
+    cache.keep_block(turn, NODE, 14, vec![1; BLOCK_BYTES].into());
+    assert_eq!(leaving(&cache, 100 << 20), [(NODE, 1), (NODE, 2)]);
+    assert_eq!(leaving(&cache, (100 << 20) + 1), [], "of long files alone");
+    // What is written takes room, too.
+    cache.set_taken(2 * BLOCK_BYTES);
+    assert_eq!(leaving(&cache, 0), [(NODE, 2), (NODE, 3)]);
+    cache.broken(grant(1)[0]);
+    assert_eq!(leaving(&cache, 0), []);
+}
+
+#[test]
+fn a_long_file_is_here_if_next_to_nothing_is_missing() {
+    let mut cache = Cache::new(100 * BLOCK_BYTES);
+    cache.renewed(0, TERM);
+    cache.told(NODE);
+    cache.tell(NODE);
+    learn(&mut cache, 1, 16 << 20);
+    let turn = cache.begin();
+    for place in 0..13 {
+        cache.keep_block(turn, NODE, place, vec![1; BLOCK_BYTES].into());
+    }
+    let is_here = |cache: &Cache, least, elsewhere: &[u64]| {
+        cache.is_here(0, NODE, least, |place| elsewhere.contains(&place))
+    };
+    assert!(!is_here(&cache, 16 << 20, &[]), "three of sixteen are missing");
+    assert!(!is_here(&cache, 16 << 20, &[3]));
+    assert!(is_here(&cache, 16 << 20, &[15]));
+    assert!(!is_here(&cache, (16 << 20) + 1, &[13, 14, 15]), "it is short");
+    cache.broken(grant(1)[0]);
+    assert!(!is_here(&cache, 16 << 20, &(0..16).collect::<Vec<_>>()), "nobody knows what is in it");
+}

@@ -4,10 +4,12 @@
 //! there ahead of a reader, and while a file is written, so that it can be read as soon as it is closed.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 
+use super::super::cache::Leaving;
 use super::super::open_files::OpenFile;
 use super::super::{Remote, lock, now};
 use super::Writing;
@@ -16,8 +18,9 @@ use crate::message::Map;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Of the time, what storing blocks that were written may take: it delays their writer.
-const SHARE_OF_TIME: u32 = 8;
+/// Of a processor's time, one part in so many may be for storing blocks that nobody waits for: it delays whoever writes or reads others.
+/// A block takes half a millisecond: 1 Gbit/s, and some more, is kept up with.
+const SHARE_OF_TIME: u32 = 4;
 
 impl Remote {
     /// Whether a file that is opened like that should be read by way of the kernel's pages.
@@ -26,9 +29,16 @@ impl Remote {
         if flags.intersects(changes | OFlags::DIRECT) || self.inner.client.pages.cache.get().is_none() {
             return false;
         }
-        let is_here = self.inner.client.cache().is_here(now(), node, LONG_BYTES);
+        let given = lock(&self.inner.client.pages.table).given(node).cloned().unwrap_or_default();
+        let is_given = |place| given.contains(place * BLOCK, (place + 1) * BLOCK);
+        let is_here = self.inner.client.cache().is_here(now(), node, LONG_BYTES, is_given);
+        is_here && !self.is_open_for_writing(node)
+    }
+
+    fn is_open_for_writing(&self, node: u64) -> bool {
+        let changes = OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC;
         let writes = |file: &Arc<OpenFile>| file.node == node && file.flags.intersects(changes);
-        is_here && !lock(&self.inner.files).values().any(writes)
+        lock(&self.inner.files).values().any(writes)
     }
 
     /// A file is being opened for writing: the kernel drops its pages, and whoever writes need not have them taken back then.
@@ -79,6 +89,48 @@ impl Remote {
         }
     }
 
+    /// A block has come, and others of this mount's have to make room for more soon: the kernel gets what it has not of these, where long
+    /// files are read again. It keeps that as long as it has memory for it.
+    pub(in super::super) fn store_leaving(&self) {
+        let pages = &self.inner.client.pages;
+        if self.next_leaving(0).is_none() || pages.stores_leaving.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let remote = self.clone();
+        self.inner.runtime.spawn(async move {
+            let (mut used, mut refused) = (0, None);
+            while let Some(leaving) = remote.next_leaving(used) {
+                used = leaving.used;
+                if refused == Some(leaving.node) {
+                    continue;
+                }
+                if !remote.lease_pages(leaving.node).await {
+                    refused = Some(leaving.node);
+                    continue;
+                }
+                let took = remote.store_block(leaving.node, leaving.place).await;
+                tokio::time::sleep(took.min(STORE_MAX) * (SHARE_OF_TIME - 1)).await;
+            }
+            remote.inner.client.pages.stores_leaving.store(false, Ordering::SeqCst);
+        });
+    }
+
+    /// As [`Cache::leaves_after`](super::super::cache::Cache::leaves_after), of those that the kernel may get.
+    fn next_leaving(&self, mut used: u64) -> Option<Leaving> {
+        let pages = &self.inner.client.pages;
+        pages.cache.get()?;
+        loop {
+            let leaving = self.inner.client.cache().leaves_after(used, LONG_BYTES)?;
+            let (from, to) = (leaving.place * BLOCK, (leaving.place + 1) * BLOCK);
+            let is_given =
+                lock(&pages.table).given(leaving.node).is_some_and(|given| given.contains(from, to));
+            if !is_given && !self.is_open_for_writing(leaving.node) {
+                return Some(leaving);
+            }
+            used = leaving.used;
+        }
+    }
+
     /// Asks for a lease on pages, if there is none.
     async fn lease_pages(&self, node: u64) -> bool {
         let table = &self.inner.client.pages.table;
@@ -100,29 +152,41 @@ impl Remote {
     async fn store_all(self, node: u64, part: u32) {
         loop {
             let Some(place) = lock(&self.inner.client.pages.table).next_store(node) else { return };
-            let begun = Instant::now();
-            self.store_block(node, place).await;
-            tokio::time::sleep(begun.elapsed().min(STORE_MAX) * (part - 1)).await;
+            let took = self.store_block(node, place).await;
+            tokio::time::sleep(took.min(STORE_MAX) * (part - 1)).await;
         }
     }
 
-    async fn store_block(&self, node: u64, place: u64) {
+    /// How long that took a processor.
+    async fn store_block(&self, node: u64, place: u64) -> Duration {
         let pages = &self.inner.client.pages;
-        let Some(cache) = pages.cache.get().map(Arc::clone) else { return };
+        let Some(cache) = pages.cache.get().map(Arc::clone) else { return Duration::ZERO };
         let bytes = place * BLOCK..(place + 1) * BLOCK;
         let number = {
             let valid = self.inner.client.cache().valid_for(now()) > 0;
             let mut table = lock(&pages.table);
             if self.may_be_written_to(node) { None } else { table.stores(node, bytes, valid) }
         };
-        let Some(number) = number else { return };
+        let Some(number) = number else { return Duration::ZERO };
         let block = self.inner.client.cache().block_beside_writes(now(), node, place);
+        let mut took = Duration::ZERO;
         if let Some(block) = block {
-            let store = move || cache.store(node, place * BLOCK, &block);
-            let _ = self.inner.runtime.spawn_blocking(store).await; // or it panicked
+            let store = move || {
+                let begun = processor_time();
+                cache.store(node, place * BLOCK, &block);
+                processor_time().saturating_sub(begun)
+            };
+            took = self.inner.runtime.spawn_blocking(store).await.unwrap_or_default(); // or it panicked
         }
         lock(&pages.table).came(node, number);
+        took
     }
+}
+
+/// Of this thread.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// A block that takes longer has waited for something else.

@@ -150,6 +150,12 @@ impl Table {
         })
     }
 
+    /// What the kernel has got of a file under a lease that is there still, and may have dropped since.
+    pub(super) fn given(&self, node: u64) -> Option<&RangeSet> {
+        let kept = self.nodes.get(&node).filter(|kept| kept.returning == 0 && kept.lease.is_some());
+        kept.map(|kept| &kept.given)
+    }
+
     /// A program here writes: by what number it is told that it has [`written`](Self::written).
     pub(super) fn writes(&mut self, node: u64, bytes: Range<u64>) -> u64 {
         self.last += 1;
