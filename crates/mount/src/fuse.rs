@@ -21,11 +21,11 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use longhaul_files::client::{Change, HowWritten, LockHeld, LockRange, User};
+use longhaul_files::client::{Change, HowWritten, LockHeld, LockRange, User, only_reads};
 use longhaul_files::locks::LockKind;
 use longhaul_files::message::Attr;
 use longhaul_files::{Listed, Remote, Statistics, TOP};
-use rustix::fs::{FileType as Kind, OFlags};
+use rustix::fs::FileType as Kind;
 use rustix::io::Errno;
 use tokio::runtime::Handle;
 
@@ -330,9 +330,10 @@ impl Filesystem for Fuse {
     fn open(&self, _request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.answer(|shared| async move {
             let flags = open_flags(flags.0);
-            let only_reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
             match shared.remote.open(node.0, flags).await {
-                Ok((file, by_pages)) => reply.opened(FileHandle(file), how_opened(by_pages, only_reads)),
+                Ok((file, by_pages)) => {
+                    reply.opened(FileHandle(file), how_opened(by_pages, only_reads(flags)))
+                }
                 Err(error) => reply.error(fuse_errno(error)),
             }
         });

@@ -13,7 +13,7 @@
 //! file next.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
@@ -169,12 +169,6 @@ impl Behind {
         }
     }
 
-    /// So many bytes are being sent until the returned is dropped.
-    pub(super) fn sends(&self, bytes: usize) -> Sends<'_> {
-        self.sending.fetch_add(bytes, Ordering::Relaxed);
-        Sends { behind: self, bytes }
-    }
-
     /// Of a file, if there is something.
     pub(super) fn of(&self, node: u64) -> Option<Arc<Written>> {
         lock(&self.nodes).get(&node).cloned()
@@ -202,19 +196,6 @@ impl Behind {
         if nodes.get(&node).is_some_and(|written| Arc::strong_count(written) == 1 && written.is_empty()) {
             nodes.remove(&node);
         }
-    }
-}
-
-/// See [`Behind::sends`].
-#[derive(Debug)]
-pub(super) struct Sends<'a> {
-    behind: &'a Behind,
-    bytes: usize,
-}
-
-impl Drop for Sends<'_> {
-    fn drop(&mut self) {
-        self.behind.sending.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

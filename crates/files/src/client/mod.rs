@@ -47,6 +47,7 @@ pub use locking::{LockHeld, LockRange};
 use metrics::Metrics;
 pub use names::{Change, SetTime};
 use open_files::OpenFile;
+pub use open_files::only_reads;
 pub use pages::PageCache;
 use pages::Pages;
 use resume::Present;

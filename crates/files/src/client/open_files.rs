@@ -117,7 +117,7 @@ impl Remote {
 
     pub(super) async fn open_far(&self, number: u64, node: u64, flags: OFlags) -> Result<Far, Errno> {
         self.flush_node(node).await;
-        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let writes = !only_reads(flags);
         let ask = Open { node, flags: flags.bits(), file: number, reclaims: false };
         if writes {
             let bytes = flags.contains(OFlags::TRUNC).then_some((0, u64::MAX));
@@ -159,7 +159,7 @@ impl Remote {
     /// Opens a file: by what number, and whether it should be read by way of the kernel's pages. One that is kept whole was
     /// allowed to be read: its reader need not ask.
     pub async fn open(&self, node: u64, flags: OFlags) -> Result<(u64, bool), Errno> {
-        let only_reads = !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let only_reads = only_reads(flags);
         if only_reads {
             self.comes_to_file(node).await;
         }
@@ -250,6 +250,12 @@ impl Remote {
         let ask = CopyRange { from_file, from, to_file, to, length };
         Ok(self.change(ask, &[change], |_, _| {}).await?.count)
     }
+}
+
+/// Whether a file that is opened like that is neither written to nor made empty.
+#[must_use]
+pub fn only_reads(flags: OFlags) -> bool {
+    !flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
 }
 
 /// Set-user-id and set-group-id, in a mode.

@@ -6,13 +6,12 @@
 //! waiting for a page that it asked for just before: then pages are filled all the same, and given back in another
 //! pass; nobody changes the file before the last.
 //!
-//! Long files that are here whole are read by way of pages, too, and stored to them before anybody asks: see [`ahead`].
+//! Long files that are here but for little are read by way of pages, too, and stored to them before anybody asks: see [`ahead`].
 
 mod ahead;
 mod table;
 
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -43,8 +42,8 @@ pub trait PageCache: Send + Sync + 'static {
 pub(super) struct Pages {
     table: Mutex<Table>,
     cache: OnceLock<Arc<dyn PageCache>>,
-    /// See [`Remote::store_leaving`].
-    stores_leaving: AtomicBool,
+    /// See [`Remote::store_leaving`]: whoever does so holds it.
+    leaving: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl std::fmt::Debug for Pages {

@@ -121,8 +121,10 @@ impl Remote {
         if let Ok(room) = Arc::clone(&behind.room).try_acquire_many_owned(bytes) {
             return Ok(room);
         }
-        // What is on its way makes room, too; and a tail that is not whole yet would not be kept as a block.
-        if behind.sending.load(Ordering::Relaxed) < behind.bytes_max / 2 {
+        // What is on its way makes room, too; and a tail that is not whole yet would not be kept as a block. (Those are sent after a
+        // second anyway.)
+        let enough = (behind.bytes_max / 2).max(bytes as usize);
+        if behind.sending.load(Ordering::Relaxed) < enough {
             for node in behind.nodes() {
                 self.send_tails(node, None);
             }
@@ -185,11 +187,12 @@ impl Remote {
         let is_short = part.data.len() <= INLINE_BYTES_MAX;
         let (node, times) = (part.file.node, part.begun.times);
         let lease = part.file.exclusive.load(Ordering::SeqCst);
+        let bytes = part.data.len();
+        self.inner.client.behind.sending.fetch_add(bytes, Ordering::Relaxed);
         let alone = is_short.then(|| self.inner.client.cache().parts_under_way(node, 1, times)).flatten();
         self.inner.runtime.spawn(async move {
             let Part { number, file, offset, data, begun, room } = part;
             let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
-            let _sending = client.behind.sends(data.len());
             let sent = async {
                 let _turn = client.behind.turns.acquire().await;
                 let far = remote.far(&file).await?;
@@ -220,6 +223,7 @@ impl Remote {
             if let (Ok(Some(attr)), Some(alone)) = (&sent, alone) {
                 cache.keep_written(alone, lease, *attr);
             }
+            client.behind.sending.fetch_sub(bytes, Ordering::Relaxed);
             drop((room, data));
             cache.set_taken(client.behind.bytes());
             client.may_forget(cache);
@@ -233,6 +237,7 @@ impl Remote {
             if is_kept {
                 remote.store_written(node, offset / BLOCK);
             }
+            remote.store_leaving();
         });
     }
 

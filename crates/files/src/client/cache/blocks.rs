@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::{Block, Cache, Kept, Nanos, Turn};
 use crate::limits::{BLOCK_BYTES, LEAVING_MAX, LEAVING_SHARE, MISSING_SHARE};
+use crate::ranges::RangeSet;
 
 /// A block that has to make room soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,34 +89,40 @@ impl Cache {
 
     /// Whether so many of the whole blocks of a file of at least that length are here, or `elsewhere`, that fetching what is missing is
     /// no reason to read the others from where they are not.
-    pub(in super::super) fn is_here(
-        &self,
-        now: Nanos,
-        node: u64,
-        least: u64,
-        elsewhere: impl Fn(u64) -> bool,
-    ) -> bool {
-        self.valid(now, node).and_then(|kept| Some((kept, kept.attr?.size))).is_some_and(|(kept, size)| {
-            let whole = size / BLOCK_BYTES as u64;
-            let is_missing = |place: &u64| !kept.blocks.contains_key(place) && !elsewhere(*place);
-            size >= least && (0..whole).filter(is_missing).count() as u64 * MISSING_SHARE <= whole
-        })
+    pub(in super::super) fn is_here(&self, now: Nanos, node: u64, least: u64, elsewhere: &RangeSet) -> bool {
+        const BLOCK: u64 = BLOCK_BYTES as u64;
+        let Some((kept, size)) = self.valid(now, node).and_then(|kept| Some((kept, kept.attr?.size))) else {
+            return false;
+        };
+        let whole = size / BLOCK;
+        // By what there is: a file with holes may have more blocks than anybody counts.
+        let of_range = |(from, to): (u64, u64)| (to / BLOCK).min(whole).saturating_sub(from.div_ceil(BLOCK));
+        let there: u64 = elsewhere.iter().map(of_range).sum();
+        let is_here_alone = |place: &&u64| !elsewhere.contains(**place * BLOCK, (**place + 1) * BLOCK);
+        let here = kept.blocks.range(..whole).map(|(place, _)| place).filter(is_here_alone).count() as u64;
+        size >= least && (whole - there - here) <= whole / MISSING_SHARE
     }
 
     /// Of the blocks that have to make room for others soon, the first that has been used after `used`, of a file of at least
-    /// that length.
-    pub(in super::super) fn leaves_after(&self, used: u64, least: u64) -> Option<Leaving> {
-        let most = (self.bytes_max / BLOCK_BYTES / LEAVING_SHARE).min(LEAVING_MAX);
+    /// that length, and that is wanted (of a node, in that place).
+    pub(in super::super) fn leaves_after(
+        &self,
+        used: u64,
+        least: u64,
+        is_wanted: impl Fn(u64, u64) -> bool,
+    ) -> Option<Leaving> {
+        let most = (self.bytes_max / BLOCK_BYTES / LEAVING_SHARE).clamp(1, LEAVING_MAX);
         if self.bytes + self.taken + most * BLOCK_BYTES <= self.bytes_max {
             return None;
         }
         let leaving = self.by_use.iter().take(most).filter(|(at, _)| **at > used);
         leaving.map(|(&used, &(node, place))| Leaving { used, node, place }).find(|leaving| {
-            self.nodes.get(&leaving.node).is_some_and(|kept| {
-                let is_whole =
-                    kept.blocks.get(&leaving.place).is_some_and(|block| block.data.len() == BLOCK_BYTES);
-                is_whole && kept.attr.is_some_and(|attr| attr.size >= least)
-            })
+            is_wanted(leaving.node, leaving.place)
+                && self.nodes.get(&leaving.node).is_some_and(|kept| {
+                    let block = kept.blocks.get(&leaving.place);
+                    block.is_some_and(|block| block.data.len() == BLOCK_BYTES)
+                        && kept.attr.is_some_and(|attr| attr.size >= least)
+                })
         })
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ranges::RangeSet;
 
 const NODE: u64 = 7;
 const TERM: Duration = Duration::from_secs(20);
@@ -448,7 +449,7 @@ fn blocks_that_have_to_make_room_soon_are_told_in_the_order_of_use() {
     let leaving = |cache: &Cache, least| {
         let mut used = 0;
         let next = || {
-            let leaving = cache.leaves_after(used, least)?;
+            let leaving = cache.leaves_after(used, least, |_, place| place != 5)?;
             used = leaving.used;
             Some((leaving.node, leaving.place))
         };
@@ -465,6 +466,10 @@ fn blocks_that_have_to_make_room_soon_are_told_in_the_order_of_use() {
     // What is written takes room, too.
     cache.set_taken(2 * BLOCK_BYTES);
     assert_eq!(leaving(&cache, 0), [(NODE, 2), (NODE, 3)]);
+    // And that is left out which nobody wants.
+    cache.block(0, NODE, 2);
+    cache.block(0, NODE, 3);
+    assert_eq!(leaving(&cache, 0), [(NODE, 4)]);
     cache.broken(grant(1)[0]);
     assert_eq!(leaving(&cache, 0), []);
 }
@@ -481,12 +486,24 @@ fn a_long_file_is_here_if_next_to_nothing_is_missing() {
         cache.keep_block(turn, NODE, place, vec![1; BLOCK_BYTES].into());
     }
     let is_here = |cache: &Cache, least, elsewhere: &[u64]| {
-        cache.is_here(0, NODE, least, |place| elsewhere.contains(&place))
+        let mut ranges = RangeSet::default();
+        for place in elsewhere {
+            ranges.insert(place << 20, (place + 1) << 20);
+        }
+        cache.is_here(0, NODE, least, &ranges)
     };
     assert!(!is_here(&cache, 16 << 20, &[]), "three of sixteen are missing");
     assert!(!is_here(&cache, 16 << 20, &[3]));
     assert!(is_here(&cache, 16 << 20, &[15]));
+    let mut parts = RangeSet::default();
+    parts.insert((14 << 20) + 1, (16 << 20) - 1);
+    assert!(!cache.is_here(0, NODE, 16 << 20, &parts), "no whole block");
+    parts.insert(0, u64::MAX);
+    assert!(cache.is_here(0, NODE, 16 << 20, &parts));
     assert!(!is_here(&cache, (16 << 20) + 1, &[13, 14, 15]), "it is short");
-    cache.broken(grant(1)[0]);
+    // As long as a file may be: what is there is counted, and not what is missing.
+    learn(&mut cache, 2, u64::MAX);
+    assert!(!is_here(&cache, 16 << 20, &[13, 14, 15]));
+    cache.broken(grant(2)[0]);
     assert!(!is_here(&cache, 16 << 20, &(0..16).collect::<Vec<_>>()), "nobody knows what is in it");
 }

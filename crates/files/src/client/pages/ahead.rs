@@ -1,19 +1,19 @@
 //! Files that are read by way of the kernel's pages: which, and how their bytes come there before anybody asks.
 //!
-//! A long file that is here whole, and that nobody here may write to, is read from pages as fast as memory is. Blocks are stored
+//! A long file that is here but for little, and that nobody here may write to, is read from pages as fast as memory is. Blocks are stored
 //! there ahead of a reader, and while a file is written, so that it can be read as soon as it is closed.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 
 use super::super::cache::Leaving;
-use super::super::open_files::OpenFile;
+use super::super::open_files::{OpenFile, only_reads};
 use super::super::{Remote, lock, now};
 use super::Writing;
-use crate::limits::{BLOCK_BYTES, LONG_BYTES};
+use crate::limits::{BLOCK_BYTES, CONTENTION_PAUSE, LONG_BYTES};
 use crate::message::Map;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -25,20 +25,16 @@ const SHARE_OF_TIME: u32 = 4;
 impl Remote {
     /// Whether a file that is opened like that should be read by way of the kernel's pages.
     pub(in super::super) fn reads_by_pages(&self, node: u64, flags: OFlags) -> bool {
-        let changes = OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC;
-        if flags.intersects(changes | OFlags::DIRECT) || self.inner.client.pages.cache.get().is_none() {
+        if !only_reads(flags)
+            || flags.contains(OFlags::DIRECT)
+            || self.inner.client.pages.cache.get().is_none()
+        {
             return false;
         }
         let given = lock(&self.inner.client.pages.table).given(node).cloned().unwrap_or_default();
-        let is_given = |place| given.contains(place * BLOCK, (place + 1) * BLOCK);
-        let is_here = self.inner.client.cache().is_here(now(), node, LONG_BYTES, is_given);
-        is_here && !self.is_open_for_writing(node)
-    }
-
-    fn is_open_for_writing(&self, node: u64) -> bool {
-        let changes = OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC;
-        let writes = |file: &Arc<OpenFile>| file.node == node && file.flags.intersects(changes);
-        lock(&self.inner.files).values().any(writes)
+        let is_here = self.inner.client.cache().is_here(now(), node, LONG_BYTES, &given);
+        let writes = |file: &Arc<OpenFile>| file.node == node && !only_reads(file.flags);
+        is_here && !lock(&self.inner.files).values().any(writes)
     }
 
     /// A file is being opened for writing: the kernel drops its pages, and whoever writes need not have them taken back then.
@@ -92,43 +88,49 @@ impl Remote {
     /// A block has come, and others of this mount's have to make room for more soon: the kernel gets what it has not of these, where long
     /// files are read again. It keeps that as long as it has memory for it.
     pub(in super::super) fn store_leaving(&self) {
-        let pages = &self.inner.client.pages;
-        if self.next_leaving(0).is_none() || pages.stores_leaving.swap(true, Ordering::SeqCst) {
+        let Ok(turn) = Arc::clone(&self.inner.client.pages.leaving).try_lock_owned() else { return };
+        if self.next_leaving(0).is_none() {
             return;
         }
         let remote = self.clone();
         self.inner.runtime.spawn(async move {
-            let (mut used, mut refused) = (0, None);
-            while let Some(leaving) = remote.next_leaving(used) {
-                used = leaving.used;
-                if refused == Some(leaving.node) {
+            let _turn = turn;
+            let (mut used, mut refused) = (0, HashSet::new());
+            while let Some(Leaving { used: at, node, place }) = remote.next_leaving(used) {
+                used = at;
+                if refused.contains(&node) {
                     continue;
                 }
-                if !remote.lease_pages(leaving.node).await {
-                    refused = Some(leaving.node);
-                    continue;
+                let stored =
+                    if remote.lease_pages(node).await { remote.store_block(node, place).await } else { None };
+                match stored {
+                    Some(took) => tokio::time::sleep(took.min(STORE_MAX) * (SHARE_OF_TIME - 1)).await,
+                    None => drop(refused.insert(node)),
                 }
-                let took = remote.store_block(leaving.node, leaving.place).await;
-                tokio::time::sleep(took.min(STORE_MAX) * (SHARE_OF_TIME - 1)).await;
             }
-            remote.inner.client.pages.stores_leaving.store(false, Ordering::SeqCst);
+            if !refused.is_empty() {
+                // Whoever uses that goes on to, most likely: it is not asked for again with each block.
+                tokio::time::sleep(CONTENTION_PAUSE).await;
+            }
         });
     }
 
-    /// As [`Cache::leaves_after`](super::super::cache::Cache::leaves_after), of those that the kernel may get.
-    fn next_leaving(&self, mut used: u64) -> Option<Leaving> {
+    /// As [`Cache::leaves_after`](super::super::cache::Cache::leaves_after), of those that the kernel has not got, and may get.
+    fn next_leaving(&self, used: u64) -> Option<Leaving> {
         let pages = &self.inner.client.pages;
         pages.cache.get()?;
-        loop {
-            let leaving = self.inner.client.cache().leaves_after(used, LONG_BYTES)?;
-            let (from, to) = (leaving.place * BLOCK, (leaving.place + 1) * BLOCK);
+        let written: HashSet<u64> = lock(&self.inner.files)
+            .values()
+            .filter(|file| !only_reads(file.flags))
+            .map(|file| file.node)
+            .collect();
+        let table = lock(&pages.table);
+        let is_wanted = |node, place: u64| {
             let is_given =
-                lock(&pages.table).given(leaving.node).is_some_and(|given| given.contains(from, to));
-            if !is_given && !self.is_open_for_writing(leaving.node) {
-                return Some(leaving);
-            }
-            used = leaving.used;
-        }
+                table.given(node).is_some_and(|given| given.contains(place * BLOCK, (place + 1) * BLOCK));
+            !is_given && !written.contains(&node)
+        };
+        self.inner.client.cache().leaves_after(used, LONG_BYTES, is_wanted)
     }
 
     /// Asks for a lease on pages, if there is none.
@@ -148,29 +150,32 @@ impl Remote {
         lock(table).is_leased(node)
     }
 
-    /// Stores blocks as long as there are some, for one part of the time in so many.
+    /// Stores blocks as long as there are some, for one part of a processor's time in so many.
     async fn store_all(self, node: u64, part: u32) {
         loop {
             let Some(place) = lock(&self.inner.client.pages.table).next_store(node) else { return };
-            let took = self.store_block(node, place).await;
+            let took = self.store_block(node, place).await.unwrap_or_default();
             tokio::time::sleep(took.min(STORE_MAX) * (part - 1)).await;
         }
     }
 
-    /// How long that took a processor.
-    async fn store_block(&self, node: u64, place: u64) -> Duration {
-        let pages = &self.inner.client.pages;
-        let Some(cache) = pages.cache.get().map(Arc::clone) else { return Duration::ZERO };
+    /// How long that took a processor; `None`: it may not be stored.
+    async fn store_block(&self, node: u64, place: u64) -> Option<Duration> {
+        let client = &self.inner.client;
+        let cache = Arc::clone(client.pages.cache.get()?);
+        let block = || client.cache().block_beside_writes(now(), node, place);
+        if block().is_none() {
+            return Some(Duration::ZERO); // it has made room
+        }
         let bytes = place * BLOCK..(place + 1) * BLOCK;
         let number = {
-            let valid = self.inner.client.cache().valid_for(now()) > 0;
-            let mut table = lock(&pages.table);
+            let valid = client.cache().valid_for(now()) > 0;
+            let mut table = lock(&client.pages.table);
             if self.may_be_written_to(node) { None } else { table.stores(node, bytes, valid) }
-        };
-        let Some(number) = number else { return Duration::ZERO };
-        let block = self.inner.client.cache().block_beside_writes(now(), node, place);
+        }?;
+        // Taken now that whoever changes it has the kernel's pages taken back.
         let mut took = Duration::ZERO;
-        if let Some(block) = block {
+        if let Some(block) = block() {
             let store = move || {
                 let begun = processor_time();
                 cache.store(node, place * BLOCK, &block);
@@ -178,8 +183,8 @@ impl Remote {
             };
             took = self.inner.runtime.spawn_blocking(store).await.unwrap_or_default(); // or it panicked
         }
-        lock(&pages.table).came(node, number);
-        took
+        lock(&client.pages.table).came(node, number);
+        Some(took)
     }
 }
 
@@ -189,5 +194,5 @@ fn processor_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// A block that takes longer has waited for something else.
+/// A block that takes longer is no measure of the next.
 const STORE_MAX: Duration = Duration::from_millis(10);

@@ -119,8 +119,12 @@ impl Table {
 
     /// It is there, or will not be.
     pub(super) fn came(&mut self, node: u64, number: u64) {
-        if let Some(kept) = self.nodes.get_mut(&node) {
-            kept.coming.remove(&number);
+        if let Some(kept) = self.nodes.get_mut(&node)
+            && let Some(coming) = kept.coming.remove(&number)
+            && coming.is_store
+        {
+            // Of what somebody has asked for meanwhile, and not got, the kernel may have what was stored.
+            kept.give(&coming.bytes);
         }
     }
 
@@ -150,10 +154,11 @@ impl Table {
         })
     }
 
-    /// What the kernel has got of a file under a lease that is there still, and may have dropped since.
+    /// What the kernel has got of a file under a lease that is there still, and may have dropped since; `None`: nobody knows.
     pub(super) fn given(&self, node: u64) -> Option<&RangeSet> {
         let kept = self.nodes.get(&node).filter(|kept| kept.returning == 0 && kept.lease.is_some());
-        kept.map(|kept| &kept.given)
+        // Not so many ranges that they are not told apart.
+        kept.map(|kept| &kept.given).filter(|given| !given.contains(u64::MAX - 1, u64::MAX))
     }
 
     /// A program here writes: by what number it is told that it has [`written`](Self::written).
@@ -289,7 +294,10 @@ impl Table {
         let kept = self.nodes.get_mut(&node)?;
         // Pages that may be written to in memory may know more.
         let is_leased = valid && kept.returning == 0 && kept.lease.is_some_and(|(_, alone)| !alone);
-        if !is_leased || kept.writing.values().any(|writing| overlap(writing, &bytes)) {
+        // Who waits for a page of these may wait for others that are not here: the store would have to wait for that, and leases for the store.
+        let is_awaited =
+            kept.coming.values().any(|coming| !coming.is_store && overlap(&coming.bytes, &bytes));
+        if !is_leased || is_awaited || kept.writing.values().any(|writing| overlap(writing, &bytes)) {
             return None;
         }
         kept.give(&bytes);
