@@ -126,8 +126,11 @@ impl Remote {
             .collect();
         let table = lock(&pages.table);
         let is_wanted = |node, place: u64| {
-            let is_given =
-                table.given(node).is_some_and(|given| given.contains(place * BLOCK, (place + 1) * BLOCK));
+            let (from, to) = (place * BLOCK, (place + 1) * BLOCK);
+            let is_given = match table.given(node) {
+                Some(given) => given.contains(from, to),
+                None => table.keeps(node, &(from..to)),
+            };
             !is_given && !written.contains(&node)
         };
         self.inner.client.cache().leaves_after(used, LONG_BYTES, is_wanted)

@@ -399,7 +399,7 @@ impl Kept {
     }
 
     fn give(&mut self, bytes: &Range<u64>) {
-        if self.given.count() >= PAGES_GIVEN_MAX {
+        if self.given.count() >= PAGES_GIVEN_MAX && !self.given.contains(bytes.start, bytes.end) {
             self.given.insert(0, u64::MAX);
         }
         self.given.insert(bytes.start, bytes.end);

@@ -462,3 +462,43 @@ fn the_model_finds_what_is_wrong() {
         assert!(found, "defect {number}");
     }
 }
+
+/// A table with a lease on shared pages of the node.
+fn leased() -> Table {
+    let mut table = Table::default();
+    let seen = table.see(NODE, 0, false);
+    assert_eq!(table.granted(NODE, seen, 1, false).lease, Some(1));
+    table
+}
+
+#[test]
+fn what_was_stored_beside_a_page_that_was_asked_for_in_vain_is_given() {
+    let mut table = leased();
+    let store = table.stores(NODE, 0..8192, true).unwrap();
+    let page = table.comes(NODE, 4096..8192);
+    table.came(NODE, page); // it could not be read: the store fills it
+    table.came(NODE, store);
+    assert!(table.given(NODE).unwrap().contains(0, 8192));
+}
+
+#[test]
+fn nothing_is_stored_where_somebody_waits_for_a_page() {
+    let mut table = leased();
+    let page = table.comes(NODE, 4096..12288);
+    assert_eq!(table.stores(NODE, 0..8192, true), None);
+    assert!(table.stores(NODE, 12288..16384, true).is_some());
+    table.came(NODE, page);
+    assert!(table.stores(NODE, 0..8192, true).is_some());
+}
+
+#[test]
+fn nobody_knows_what_was_given_in_too_many_ranges() {
+    let mut table = leased();
+    for page in 0..=crate::limits::PAGES_GIVEN_MAX as u64 {
+        assert!(table.given(NODE).is_some());
+        let bytes = page * 8192..page * 8192 + 4096;
+        let store = table.stores(NODE, bytes, true).unwrap();
+        table.came(NODE, store);
+    }
+    assert!(table.given(NODE).is_none() && table.keeps(NODE, &(4096..8192)));
+}
