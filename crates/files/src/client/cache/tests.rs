@@ -14,7 +14,12 @@ fn grant(serial: u64) -> [Grant; 1] {
 
 /// A cache whose leases hold, and that knows a node.
 fn cache() -> Cache {
-    let mut cache = Cache::new(3 * BLOCK_BYTES);
+    cache_of(3)
+}
+
+/// The same, with room for so many blocks.
+fn cache_of(blocks: usize) -> Cache {
+    let mut cache = Cache::new(blocks * BLOCK_BYTES);
     cache.renewed(0, TERM);
     cache.told(NODE);
     cache.tell(NODE);
@@ -440,10 +445,7 @@ fn a_listing_is_known_without_the_names_that_were_taken_away_here() {
 
 #[test]
 fn blocks_that_have_to_make_room_soon_are_told_in_the_order_of_use() {
-    let mut cache = Cache::new(16 * BLOCK_BYTES);
-    cache.renewed(0, TERM);
-    cache.told(NODE);
-    cache.tell(NODE);
+    let mut cache = cache_of(16);
     learn(&mut cache, 1, 100 << 20);
     let turn = cache.begin();
     let leaving = |cache: &Cache, least| {
@@ -476,10 +478,7 @@ fn blocks_that_have_to_make_room_soon_are_told_in_the_order_of_use() {
 
 #[test]
 fn a_long_file_is_here_if_next_to_nothing_is_missing() {
-    let mut cache = Cache::new(100 * BLOCK_BYTES);
-    cache.renewed(0, TERM);
-    cache.told(NODE);
-    cache.tell(NODE);
+    let mut cache = cache_of(100);
     learn(&mut cache, 1, 16 << 20);
     let turn = cache.begin();
     for place in 0..13 {

@@ -19,7 +19,6 @@ use crate::message::Map;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Of a processor's time, one part in so many may be for storing blocks that nobody waits for: it delays whoever writes or reads others.
-/// A block takes half a millisecond: 1 Gbit/s, and some more, is kept up with.
 const SHARE_OF_TIME: u32 = 4;
 
 impl Remote {
