@@ -59,6 +59,8 @@ mod selection;
 mod sessions;
 #[path = "whole/source_change.rs"]
 mod source_change;
+#[path = "whole/spares.rs"]
+mod spares;
 #[path = "whole/ssh.rs"]
 mod ssh;
 #[path = "whole/topology.rs"]

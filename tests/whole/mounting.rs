@@ -419,7 +419,7 @@ fn holes_and_copies_are_made_at_the_server() {
 }
 
 /// Requests that somebody has waited for, by the mount's own count.
-fn round_trips(mounted: &Mounted<'_>) -> u64 {
+pub(crate) fn round_trips(mounted: &Mounted<'_>) -> u64 {
     mounted.answered(|name| !["Renew", "Forget", "Close"].contains(&name))
 }
 
@@ -462,11 +462,14 @@ fn round_trips_are_few() {
         fs::write(&next, [2; 4096]).unwrap();
         fs::rename(&next, &new).unwrap();
     });
-    trips("a lock file that is made and removed", 2, &|| {
-        let lock = mounted.path("many/lock");
+    let lock = mounted.path("many/lock");
+    let locks = || {
         File::create_new(&lock).unwrap();
         fs::remove_file(&lock).unwrap();
-    });
+        assert!(fs::metadata(&lock).is_err());
+    };
+    trips("a lock file that is made and removed", 2, &locks);
+    trips("the same again", 0, &locks);
     trips("a new directory, and a file in it", 3, &|| {
         let dir = mounted.path("many/dir");
         fs::create_dir(&dir).unwrap();

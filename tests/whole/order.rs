@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, fchown, symlink};
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::mapping::Mapping;
@@ -193,10 +193,44 @@ impl Register for InMemory {
     }
 }
 
-/// The same for a reader who looks a few times, and then not for a while: meanwhile the writer need not tell anybody.
-struct Seldom(Bytes, AtomicU64);
+/// As [`Reopened`], by those who have a lock file: of all of them, whatever their mounts, one at a time.
+struct Locked {
+    file: Reopened,
+    lock: PathBuf,
+    is_taken: Arc<AtomicBool>,
+}
 
-impl Register for Seldom {
+impl Locked {
+    fn with<T>(&self, act: impl Fn(&Reopened) -> io::Result<T>) -> io::Result<T> {
+        std::thread::sleep(Duration::from_millis(1)); // others want it, too
+        while let Err(error) = File::create_new(&self.lock) {
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!self.is_taken.swap(true, Ordering::SeqCst), "two have the lock");
+        let acted = act(&self.file);
+        self.is_taken.store(false, Ordering::SeqCst);
+        fs::remove_file(&self.lock)?;
+        acted
+    }
+}
+
+impl Register for Locked {
+    fn read(&self) -> io::Result<u64> {
+        self.with(Reopened::read)
+    }
+
+    fn write(&self, value: u64) -> io::Result<()> {
+        self.with(|file| file.write(value))
+    }
+}
+
+/// The same for a reader who looks a few times, and then not for a while: meanwhile the writer need not tell anybody.
+struct Seldom<R>(R, AtomicU64);
+
+impl<R: Register> Register for Seldom<R> {
     fn read(&self) -> io::Result<u64> {
         if self.1.fetch_add(1, Ordering::Relaxed).is_multiple_of(8) {
             std::thread::sleep(Duration::from_millis(1500));
@@ -372,6 +406,7 @@ fn fill(stage: &Stage) {
     fs::write(played.join("reopened"), vec![0; 2 << 20]).unwrap();
     fs::write(played.join("alone"), vec![0; 6000]).unwrap();
     fs::write(played.join("mapped"), vec![0; 8192]).unwrap();
+    fs::write(played.join("locked"), vec![0; 8]).unwrap();
     fs::write(played.join("named"), "0").unwrap();
     symlink("0", played.join("link")).unwrap();
     File::create(played.join("owned")).unwrap();
@@ -443,6 +478,24 @@ impl Players {
             ("a file's owner", self.two_each(|m, _| Box::new(Owner(path(m, "owned"))))),
         ];
         if self.shaken.is_none() && !self.server_dies {
+            // A mount that dies with the lock leaves it. Locks stay at the server as long as one mount alone takes them.
+            let is_taken = Arc::<AtomicBool>::default();
+            let locked = |mount| {
+                let file = Reopened(path(mount, "locked"), 0);
+                Locked { file, lock: path(mount, "lock"), is_taken: Arc::clone(&is_taken) }
+            };
+            registers.push((
+                "what a lock guards",
+                vec![
+                    User { register: Box::new(locked(0)), writes: true, mount: 0 },
+                    User { register: Box::new(locked(0)), writes: false, mount: 0 },
+                    User {
+                        register: Box::new(Seldom(locked(1), AtomicU64::new(0))),
+                        writes: false,
+                        mount: 1,
+                    },
+                ],
+            ));
             // Of those who write one does by memory, of those who read the other mount's.
             let in_memory = |m, writes| {
                 let file = File::options().read(true).write(writes).open(path(m, "mapped")).unwrap();

@@ -19,7 +19,8 @@
 //!
 //! A client that changes a file all the while (has it open for writing) may be the only one to know it: then its lease is
 //! *exclusive*, and it need not tell at once what it has written. Whoever else wants to see the file begins an access,
-//! which is carried out when the client has told all, and has given its lease up.
+//! which is carried out when the client has told all, and has given its lease up. A directory's may stay exclusive when the
+//! change that brought it is over.
 //!
 //! A client that does not answer in time is *fenced*: it gets no answers that would prolong its leases, and stops to
 //! use them, by its own clock, before they are taken from it ([`OVERDUE_AFTER`], [`LEASE_TERM`](crate::limits::LEASE_TERM), [`FENCE_AFTER`]).
@@ -66,6 +67,8 @@ pub struct Break {
 struct Held {
     serial: Serial,
     is_exclusive: bool,
+    /// It stays so when its client's changes have ended.
+    outlasts: bool,
     /// When its client was told to give it up.
     broken_at: Option<Nanos>,
     /// When it last showed that it is about to: at first that moment.
@@ -147,7 +150,10 @@ impl Leases {
         }
         self.last_serial += 1;
         let serial = self.last_serial;
-        entry.held.insert(client, Held { serial, is_exclusive: false, broken_at: None, alive_at: 0 });
+        entry.held.insert(
+            client,
+            Held { serial, is_exclusive: false, outlasts: false, broken_at: None, alive_at: 0 },
+        );
         of_client.insert(file);
         Some(serial)
     }
@@ -166,6 +172,20 @@ impl Leases {
             self.exclusive += 1;
         }
         Some(held.serial)
+    }
+
+    /// The same, and it stays so until it is given up, whatever its client changes.
+    pub fn keep_exclusive(&mut self, now: Nanos, client: Client, file: FileId) -> Option<Serial> {
+        let serial = self.make_exclusive(now, client, file)?;
+        let held = self.files.get_mut(&file)?.held.get_mut(&client)?;
+        held.outlasts = true;
+        Some(serial)
+    }
+
+    /// Whether somebody's lease on this file is exclusive.
+    #[must_use]
+    pub fn is_exclusive(&self, file: FileId) -> bool {
+        self.files.get(&file).is_some_and(|entry| entry.held.values().any(|held| held.is_exclusive))
     }
 
     /// Whether any lease is exclusive.
@@ -293,7 +313,7 @@ impl Leases {
                 // It has told all, and keeps nothing to itself any more.
                 if ended
                     && !entry.changes.values().any(|changer| *changer == client)
-                    && let Some(held) = entry.held.get_mut(&client)
+                    && let Some(held) = entry.held.get_mut(&client).filter(|held| !held.outlasts)
                     && std::mem::take(&mut held.is_exclusive)
                 {
                     self.exclusive -= 1;

@@ -150,6 +150,16 @@ pub const WATCHED_PAUSE: Duration = Duration::from_secs(60);
 /// Names in them that are known, some 100 bytes each.
 pub const WATCHED_NAMES_MAX: usize = 2 << 20;
 
+/// Directories in which the server is told of what programs open there.
+pub const OPENS_WATCHED_MAX: usize = 64;
+
+/// How long a name that was removed at a client stays at the server, when nobody asks, for who makes the same again there: between two
+/// runs of `git status` in a tree of 80,000 files.
+pub const SPARE_TERM: Duration = Duration::from_secs(20);
+
+/// Such names of one client.
+pub const SPARES_MAX: usize = 64;
+
 /// Directories whose names may be changed at the same time.
 pub const NAME_LOCKS: usize = 64;
 

@@ -267,6 +267,7 @@ impl Remote {
             };
             let stands_still = part.entries.is_empty();
             entries.extend(part.entries);
+            entries.retain(|entry| !self.inner.client.spares.is_free(node, &entry.name));
             if part.at_end || stands_still || entries.len() >= LISTING_ENTRIES_MAX {
                 break;
             }

@@ -15,6 +15,7 @@ mod open_files;
 mod pages;
 mod reading;
 mod resume;
+mod spares;
 mod sweep;
 mod transfers;
 mod writing;
@@ -52,6 +53,7 @@ pub use pages::PageCache;
 use pages::Pages;
 use resume::Present;
 pub use resume::Reconnect;
+use spares::{Spare, Spares};
 use sweep::Sweep;
 use transfers::Transfers;
 pub use writing::HowWritten;
@@ -64,6 +66,7 @@ pub struct FilesClient {
     cache: Mutex<Cache>,
     behind: Behind,
     pages: Pages,
+    spares: Spares,
     locking: Locking,
     /// Nodes are to be forgotten.
     forgets: Notify,
@@ -93,6 +96,7 @@ impl FilesClient {
             cache: Mutex::new(Cache::new(cache_bytes)),
             behind: Behind::new(cache_bytes / 2),
             pages: Pages::default(),
+            spares: Spares::default(),
             locking: Locking::default(),
             forgets: Notify::new(),
             ordinary: Semaphore::new(ORDINARY_REQUESTS_MAX),
@@ -169,6 +173,9 @@ impl Handler for FilesClient {
                     remote.open_all(&notice.broken_leases).await;
                     // What only this client knows it tells; from now on it keeps nothing to itself.
                     remote.flush_all(notice.broken_leases.iter().map(|broken| broken.node)).await;
+                    let is_broken =
+                        |spare: &Spare| notice.broken_leases.iter().any(|broken| spare.concerns(broken.node));
+                    remote.tell_spares(is_broken).await;
                     remote.break_pages(notice.broken_pages).await;
                 }
             }
@@ -503,7 +510,17 @@ impl Remote {
     ) -> (Result<O::Outcome, Errno>, bool) {
         let asking = Asking::begin(&self.inner.client);
         let changing = Changing::begin(&self.inner.client, changes);
-        let Answer { outcome, grants, asked_again, .. } = self.call_after(ahead, operation).await;
+        let answer = self.call_after(ahead, operation).await;
+        self.changed(&asking, changing, answer, keep)
+    }
+
+    fn changed<T: Tells>(
+        &self,
+        asking: &Asking<'_>,
+        changing: Changing<'_>,
+        Answer { outcome, grants, asked_again, .. }: Answer<T>,
+        keep: impl FnOnce(&mut Cache, &T),
+    ) -> (Result<T, Errno>, bool) {
         let mut cache = changing.end();
         outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
         // What the leases are for will be asked for: what has been brought may be older than one's own change.

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::cache::{Cache, OwnChange};
 use super::open_files::Far;
+use super::spares::Made;
 use super::{Remote, User, now};
 use crate::limits::{INLINE_BYTES_MAX, NAME_BYTES_MAX};
 use crate::message::{
@@ -64,6 +65,7 @@ impl Remote {
         if let Some(found) = self.find_known(parent, name).await {
             return found.ok_or(Errno::NOENT);
         }
+        self.tell_spares(|spare| spare.is_named(parent, name)).await;
         let name = Bytes::copy_from_slice(name);
         let ask = Lookup { parent, name: name.clone() };
         let mut changed = false;
@@ -198,6 +200,7 @@ impl Remote {
     }
 
     async fn make_node(&self, make: Make) -> Result<Attr, Errno> {
+        self.tell_spares(|spare| spare.is_named(make.parent, &make.name)).await;
         let (parent, name, mode, target) = (make.parent, make.name.clone(), make.mode, make.target.clone());
         let change = [OwnChange::of_name(parent, &name)];
         let made = self.change_or_again(None, make, &change, |cache, made| {
@@ -235,8 +238,14 @@ impl Remote {
         flags: OFlags,
         caller: User,
     ) -> Result<(Attr, u64), Errno> {
-        let new_name = Bytes::copy_from_slice(name);
+        let is_new = flags.contains(OFlags::EXCL);
         let number = self.file_number();
+        if is_new && let Some(attr) = self.use_spare(parent, name, mode, caller) {
+            self.add_file(number, attr.node, flags, None);
+            return Ok((attr, number));
+        }
+        self.tell_spares(|spare| spare.is_named(parent, name)).await;
+        let new_name = Bytes::copy_from_slice(name);
         let bits = flags.bits();
         let create =
             Create { parent, name: new_name, mode, flags: bits, caller: caller.into(), file: number };
@@ -257,13 +266,13 @@ impl Remote {
             }
         });
         let created = match created.await {
-            (Err(Errno::EXIST), true) if flags.contains(OFlags::EXCL) => {
+            (Err(Errno::EXIST), true) if is_new => {
                 // As above.
                 let there = self.look_up(parent, name).await?;
                 self.forget(there.node, 1);
-                let is_new =
+                let is_it =
                     there.size == 0 && there.mode & KIND == rustix::fs::FileType::RegularFile.as_raw_mode();
-                if !is_new {
+                if !is_it {
                     return Err(Errno::EXIST);
                 }
                 let flags = flags.difference(OFlags::EXCL);
@@ -271,26 +280,45 @@ impl Remote {
             }
             (created, _) => created?,
         };
-        let mode = created.node.attr.mode;
-        let far = Far { exclusive: created.exclusive, mode };
-        self.add_file(number, created.node.attr.node, flags, Some(far));
-        drop(self.without_stores(created.node.attr.node).await); // it may have been there
-        Ok((created.node.attr, number))
+        let attr = created.node.attr;
+        let far = Far { exclusive: created.exclusive, mode: attr.mode };
+        self.add_file(number, attr.node, flags, Some(far));
+        if is_new {
+            let (name, at) = (Bytes::copy_from_slice(name), now());
+            self.inner.client.spares.made(Made { parent, name, attr, mode, caller, at });
+        } else {
+            drop(self.without_stores(attr.node).await); // it may have been there
+        }
+        Ok((attr, number))
     }
 
     /// Removes a name.
     pub async fn remove(&self, parent: u64, name: &[u8], is_dir: bool) -> Result<(), Errno> {
+        if !is_dir && self.free_spare(parent, name) {
+            return Ok(());
+        }
+        self.tell_spares_below(parent, name).await;
+        let made = if is_dir { None } else { self.may_stay(parent, name) };
         let removed = self.known_name(parent, name);
         let change = OwnChange::of_name(parent, name);
         let changes = std::iter::once(change).chain(removed).collect::<Vec<_>>();
         let gone = Bytes::copy_from_slice(name);
-        let ask = Remove { parent, name: gone.clone(), is_dir };
+        let (untouched, may_stay) = (made.as_ref().map(Made::untouched), made.is_some());
+        let ask = Remove { parent, name: gone.clone(), is_dir, untouched, may_stay };
+        let mut is_told = true;
         let keep = |cache: &mut Cache, loser: &Loser| {
             cache.keep_changed_name(parent, gone, None);
             cache.keep_changed(loser.dir);
             Self::lost_name(cache, loser);
+            if let Some(made) = made.filter(|_| loser.kept != 0) {
+                is_told = self.stays(cache, made, loser.kept);
+            }
         };
-        match self.change_or_again(None, ask, &changes, keep).await {
+        let removed = self.change_or_again(None, ask, &changes, keep).await;
+        if !is_told {
+            self.tell_spares(|spare| spare.is_named(parent, name)).await;
+        }
+        match removed {
             // By the server that died before it could answer: whoever removes a name has just looked it up.
             (Err(Errno::NOENT), true) => Ok(()),
             (removed, _) => removed.map(drop),
@@ -320,6 +348,8 @@ impl Remote {
         flags: u32,
     ) -> Result<(), Errno> {
         let new_name_here = new_name;
+        self.tell_spares_below(parent, name).await;
+        self.tell_spares_below(new_parent, new_name).await;
         let moved = [self.known_name(parent, name), self.known_name(new_parent, new_name)];
         let names = [(parent, name), (new_parent, new_name)];
         let changes = names.map(|(node, name)| OwnChange::of_name(node, name));
@@ -352,6 +382,7 @@ impl Remote {
     /// Gives a node another name.
     pub async fn link(&self, node: u64, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
         self.flush_node(node).await; // its size is told
+        self.tell_spares(|spare| spare.is_named(parent, name)).await;
         let changes = [OwnChange::of_name(parent, name), OwnChange::of(node)];
         let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
         let linked = self.change_or_again(None, ask, &changes, |cache, linked| {
@@ -370,6 +401,7 @@ impl Remote {
 
     /// Makes a directory's names durable.
     pub async fn sync_dir(&self, node: u64) -> Result<(), Errno> {
+        self.tell_spares(|spare| spare.concerns(node)).await;
         self.call(SyncDir { node }).await.outcome.map(drop)
     }
 

@@ -23,10 +23,12 @@ pub(super) struct OpenFile {
     pub(super) number: u64,
     pub(super) node: u64,
     pub(super) flags: OFlags,
-    /// It is open at the server; a file that is known already is opened there when that is needed.
+    /// It is open at the server; a file that is known already, or that a spare was taken for, is opened there when that is needed.
     pub(super) far: tokio::sync::OnceCell<()>,
     /// It was, and cannot be opened in another session.
     pub(super) is_gone: AtomicBool,
+    /// Nobody uses it any more.
+    pub(super) is_closing: AtomicBool,
     pub(super) writes: Mutex<Writes>,
     pub(super) reading: Mutex<Reading>,
     /// In the order in which it was asked for.
@@ -63,6 +65,7 @@ impl OpenFile {
             flags,
             far: tokio::sync::OnceCell::new_with(far.map(|_| ())),
             is_gone: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
             writes: Mutex::default(),
             reading: Mutex::default(),
             apart: Mutex::default(),
@@ -109,8 +112,12 @@ impl Remote {
 
     /// The server's number of an open file.
     pub(super) async fn far(&self, file: &OpenFile) -> Result<u64, Errno> {
-        // One that is not open there yet is only read.
-        let open = || async { self.open_far(file.number, file.node, file.flags).await.map(drop) };
+        let open = || async {
+            let far = self.open_far(file.number, file.node, file.flags).await?;
+            file.no_set_id.store(far.mode & SET_ID == 0, Ordering::SeqCst);
+            file.exclusive.store(far.exclusive, Ordering::SeqCst);
+            Ok(())
+        };
         file.far.get_or_try_init(open).await?;
         if file.is_gone.load(Ordering::SeqCst) { Err(Errno::STALE) } else { Ok(file.number) }
     }
@@ -184,10 +191,11 @@ impl Remote {
     /// Closes an open file; nobody waits for it.
     pub fn close(&self, file: u64) {
         let Ok(file) = self.open_file(file) else { return };
+        file.is_closing.store(true, Ordering::SeqCst);
         let remote = self.clone();
         self.inner.runtime.spawn(async move {
             // What mapped memory has changed may come after the last close(2).
-            remote.flush_node(file.node).await;
+            remote.flush_written(file.node).await;
             {
                 let mut files = lock(&remote.inner.files);
                 if files.remove(&file.number).is_none() {

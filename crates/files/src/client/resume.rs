@@ -277,6 +277,9 @@ impl Remote {
                 _ = settled => {}
                 end = session.ended() => return Err(end.to_string()),
             }
+            if may_reclaim {
+                self.tell_spares_in(session).await.map_err(lost)?;
+            }
             if ask(session, EndReclaim {}).await.map_err(lost)?.0.is_err() {
                 // It has taken too long: others have gone on.
                 self.forfeit(number);
@@ -293,6 +296,8 @@ impl Remote {
                 *settled = true;
             }
         });
+        let remote = self.clone();
+        self.inner.runtime.spawn(async move { remote.tell_spares(|_| true).await });
         Ok(())
     }
 

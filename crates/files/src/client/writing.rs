@@ -81,6 +81,10 @@ impl Remote {
         if !how.later {
             file.check()?; // else the kernel would throw pages away for what they have nothing to do with
         }
+        if !file.far.initialized() {
+            self.writes_to_spare(file.node);
+            self.far(&file).await?;
+        }
         let bytes = bytes_of(&file, offset, data.len());
         let _writing = self.writing(&file, &bytes, how);
         let fits = room_of(&data) as usize <= self.inner.client.behind.bytes_max;
@@ -272,8 +276,14 @@ impl Remote {
         });
     }
 
-    /// Has the server told all that was written here to a file.
+    /// Has the server told all that is known here of a node.
     pub(super) async fn flush_node(&self, node: u64) {
+        self.tell_spares(|spare| spare.concerns(node)).await;
+        self.flush_written(node).await;
+    }
+
+    /// All that was written here to a file.
+    pub(super) async fn flush_written(&self, node: u64) {
         let behind = &self.inner.client.behind;
         let Some(written) = behind.of(node) else { return };
         let (parts, last) = written.send_tails(None);
@@ -285,6 +295,7 @@ impl Remote {
 
     /// The same for what is asked next and comes after it: what is short is on its way when this returns, and need not have arrived.
     pub(super) async fn flush_ahead(&self, node: u64) -> Option<Ahead> {
+        self.tell_spares(|spare| spare.concerns(node)).await;
         let client = &self.inner.client;
         let written = client.behind.of(node)?;
         // They do not wait to be sent: somebody does at the server.
@@ -317,7 +328,7 @@ impl Remote {
         let mut flushing = tokio::task::JoinSet::new();
         for node in nodes {
             let remote = self.clone();
-            flushing.spawn(async move { remote.flush_node(node).await });
+            flushing.spawn(async move { remote.flush_written(node).await });
         }
         flushing.join_all().await;
     }
@@ -326,6 +337,7 @@ impl Remote {
     /// Bytes that are lost by it.
     pub async fn settle(&self, patience: Duration) -> usize {
         let behind = &self.inner.client.behind;
+        let _ = tokio::time::timeout(patience, self.tell_spares(|_| true)).await;
         let flushing = self.flush_all(behind.nodes());
         tokio::pin!(flushing);
         loop {
@@ -344,7 +356,7 @@ impl Remote {
     /// listen.
     pub async fn flush(&self, file: u64) -> Result<(), Errno> {
         let file = self.open_file(file)?;
-        self.flush_node(file.node).await;
+        self.flush_written(file.node).await;
         lock(&file.failure).map_or(Ok(()), Err)
     }
 

@@ -116,6 +116,23 @@ fn one_client_alone_may_be_the_only_one_to_know() {
 }
 
 #[test]
+fn what_is_kept_exclusive_stays_so_until_another_comes() {
+    let mut leases = joined();
+    let serial = leases.grant(1, F).unwrap();
+    assert_eq!(leases.keep_exclusive(0, 1, F), None, "it does not change it");
+    for _ in 0..2 {
+        let (change, _) = leases.begin_change(0, 1, [F]);
+        assert_eq!(leases.keep_exclusive(0, 1, F), Some(serial));
+        leases.end_change(change);
+        assert!(leases.is_exclusive(F) && leases.is_behind(2, &[F]) && !leases.is_exclusive(G));
+    }
+    let (access, breaks) = leases.begin_access(0, 2, [F]);
+    assert_eq!(breaks, [Break { client: 1, file: F, serial }]);
+    leases.released(1, F, serial);
+    assert!(leases.is_ready(access) && !leases.has_exclusive());
+}
+
+#[test]
 fn two_who_change_a_file_have_it_both() {
     let mut leases = joined();
     leases.grant(1, F).unwrap();
@@ -206,6 +223,8 @@ struct Open {
     /// The reply has come.
     is_open: bool,
     exclusive: Option<Serial>,
+    /// The change ends when the server has made it, and only the lease is left.
+    outlasts: bool,
 }
 
 const FILES: [FileId; 2] = [F, G];
@@ -348,7 +367,9 @@ impl World {
                 self.forget(client, file);
                 let (change, breaks) = self.leases.begin_change(self.now, number, [FILES[file]]);
                 self.breaks.extend(breaks);
-                let closed = Open { change, client, file, reply: None, is_open: false, exclusive: None };
+                let outlasts = pick % 4 == 1;
+                let closed =
+                    Open { change, client, file, reply: None, is_open: false, exclusive: None, outlasts };
                 self.open.push(closed);
             }
             // The server opens it; the reply comes.
@@ -357,7 +378,13 @@ impl World {
                 if let Some(open) = self.open.iter_mut().find(ready) {
                     let (client, file) = (open.client as Client + 1, FILES[open.file]);
                     self.leases.grant(client, file);
-                    open.reply = Some(self.leases.make_exclusive(self.now, client, file));
+                    open.reply = Some(if open.outlasts {
+                        let exclusive = self.leases.keep_exclusive(self.now, client, file);
+                        self.leases.end_change(open.change);
+                        exclusive
+                    } else {
+                        self.leases.make_exclusive(self.now, client, file)
+                    });
                 }
             }
             11 => {
@@ -372,12 +399,12 @@ impl World {
             12 => {
                 let open =
                     self.open.iter().filter(|open| open.is_open && open.client == client).nth(pick % 2);
-                let Some(&Open { file, exclusive, .. }) = open else { return Ok(()) };
+                let Some(&Open { file, exclusive, outlasts, .. }) = open else { return Ok(()) };
                 if exclusive.is_some() {
                     self.forget(client, file);
                     self.truth[file] += 1;
                     self.clients[client].is_ahead[file] = true;
-                } else {
+                } else if !outlasts {
                     self.change(client, file)?;
                 }
             }
@@ -408,6 +435,10 @@ impl World {
             for client in 0..3 {
                 self.step(13, client, 0, 0)?;
             }
+        }
+        // What is exclusive still, and nobody has asked for, is given up.
+        for (client, file) in [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)] {
+            self.step(8, client, file, 0)?;
         }
         let waits = !self.changes.is_empty() || !self.accesses.is_empty() || !self.open.is_empty();
         if waits || self.leases.has_exclusive() {
@@ -487,7 +518,9 @@ fn all_orders_of_reads_and_changes() {
 
 #[test]
 fn all_orders_of_reads_and_writes_to_open_files() {
-    // One has it open, and to itself.
-    let mut path = vec![(9, 0, 0), (10, 0, 0), (11, 0, 0)];
-    search(&[0, 2, 3, 4, 6, 9, 10, 11, 12], &mut path, 7, &mut HashSet::new());
+    // One has it open, and to itself; or has only kept that.
+    for outlasts in 0..2 {
+        let mut path = vec![(9, 0, outlasts), (10, 0, 0), (11, 0, 0)];
+        search(&[0, 2, 3, 4, 6, 9, 10, 11, 12], &mut path, 7, &mut HashSet::new());
+    }
 }

@@ -273,6 +273,21 @@ pub(crate) struct Remove {
     pub(crate) name: Bytes,
     #[prost(bool, tag = "3")]
     pub(crate) is_dir: bool,
+    /// If it is that still. Else `ESTALE`, unless the name may stay if it is: then it does not.
+    #[prost(message, optional, tag = "4")]
+    pub(crate) untouched: Option<Untouched>,
+    /// The client removes it later, or uses it again, if it can have the directory to itself.
+    #[prost(bool, tag = "5")]
+    pub(crate) may_stay: bool,
+}
+
+/// An empty file with one name, as it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Untouched {
+    #[prost(uint64, tag = "1")]
+    pub(crate) node: u64,
+    #[prost(message, required, tag = "2")]
+    pub(crate) modified: WireTime,
 }
 
 /// The node that has lost a name; 0: there was none.
@@ -288,6 +303,9 @@ pub(crate) struct Loser {
     pub(crate) dir: Option<Attr>,
     #[prost(message, optional, tag = "4")]
     pub(crate) new_dir: Option<Attr>,
+    /// The name has stayed, under this exclusive lease of the directory; 0: it has not.
+    #[prost(uint64, tag = "5")]
+    pub(crate) kept: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

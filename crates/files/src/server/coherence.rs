@@ -327,6 +327,14 @@ impl Coherence {
         leases.make_exclusive(self.now(), client, file)
     }
 
+    /// A client is to know alone what names a directory has, from a change of them on, and until another looks: another client, or a
+    /// program here that opens something in it. `None`: it cannot.
+    pub(super) fn keep_exclusive(&self, client: Client, dir: FileId, fd: &OwnedFd) -> Option<Serial> {
+        let watch = self.watch.as_ref()?;
+        let is_watched = watch.add_opens(dir, fd.as_fd(), |dir| self.leases().is_exclusive(dir));
+        if is_watched { self.leases().keep_exclusive(self.now(), client, dir) } else { None }
+    }
+
     /// A client's kernel is to keep pages of a file: the lease's number, or 0 where it is giving back what it has.
     pub(super) async fn map(self: &Arc<Self>, client: Client, file: FileId, alone: bool) -> Serial {
         let (id, breaks) = self.leases().begin_access(self.now(), client, [file]);

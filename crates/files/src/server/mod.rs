@@ -391,6 +391,8 @@ fn may_come_early(ask: &Ask, may_reclaim: impl Fn() -> bool) -> bool {
         Ask::PutLock(ask) => ask.reclaims && may_reclaim(),
         // To files that have been opened so.
         Ask::Write(_) | Ask::Settle(_) => may_reclaim(),
+        // What only this client knew to be gone.
+        Ask::Remove(ask) => ask.untouched.is_some() && !ask.may_stay && may_reclaim(),
         _ => false,
     }
 }
@@ -468,7 +470,7 @@ fn carry_out(mounted: &Mounted, ask: &Ask, change: Option<Arc<Change>>) -> Step 
         Ask::SetAttr(ask) => Reply::new(mounted.set_attr(*ask), grants),
         Ask::ReadLink(ask) => Reply::new(mounted.read_link(*ask, some), grants),
         Ask::Make(ask) => Reply::new(mounted.make(ask, some), grants),
-        Ask::Remove(ask) => Reply::new(mounted.remove(ask), grants),
+        Ask::Remove(ask) => Reply::new(mounted.remove(ask, some), grants),
         Ask::Rename(ask) => Reply::new(mounted.rename(ask), grants),
         Ask::Link(ask) => Reply::new(mounted.link(ask, some), grants),
         Ask::Open(ask) => Reply::new(mounted.open(*ask, change, some), grants),

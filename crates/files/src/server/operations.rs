@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Statx, Timespec,
-    Timestamps, Uid, XattrFlags,
+    Access, AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Statx,
+    Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
+use rustix::time::ClockId;
 
 use super::caller::as_caller;
 use super::coherence::{Change, Coherence, Gate};
@@ -30,8 +31,8 @@ use crate::message::{
     Acquire, Acquired, Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created,
     FileSystem, Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Lookup, Loser, Make, NewTime, Node,
     Nothing, Open, Opened, Read, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, RemoveXattr, Rename,
-    SESSION_OVER, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, WholeFile, WholeFiles, Write,
-    Written,
+    SESSION_OVER, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Untouched, WholeFile,
+    WholeFiles, WireTime, Write, Written,
 };
 use crate::name::Name;
 use crate::pages::Use;
@@ -423,9 +424,23 @@ impl Mounted {
         Ok(Reclaimed { lost: lost.map(|place| place.node).collect() })
     }
 
-    pub(super) fn remove(&self, ask: &Remove) -> Result<Loser, Errno> {
+    pub(super) fn remove(&self, ask: &Remove, grants: &mut Vec<Grant>) -> Result<Loser, Errno> {
         self.to_write()?;
         let (dir, name) = (self.nodes.fd(ask.parent)?, name(&ask.name)?);
+        if let Some(untouched) = ask.untouched {
+            let is_it = stat_at(&*dir, &name).is_ok_and(|stat| self.is_untouched(&stat, untouched));
+            if is_it && ask.may_stay {
+                if let Some(kept) = self.keep_alone(ask.parent, &dir, grants) {
+                    let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse); // as file systems have it
+                    let now = WireTime { seconds: now.tv_sec, nanos: now.tv_nsec as u32 };
+                    let dir =
+                        self.changed_dir(ask.parent).map(|dir| Attr { modified: now, changed: now, ..dir });
+                    return Ok(Loser { node: untouched.node, dir, kept, ..Loser::default() });
+                }
+            } else if !is_it && !ask.may_stay {
+                return Err(Errno::STALE);
+            }
+        }
         self.nodes.will_lose_name(&*dir, &name);
         let loser = stat_at(&*dir, &name).map_or(0, |stat| self.nodes.number(&stat));
         let flags = if ask.is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
@@ -434,6 +449,20 @@ impl Mounted {
             self.nodes.has_name(&*dir, ask.parent, &name);
         }
         removed.map(|()| Loser { node: loser, dir: self.changed_dir(ask.parent), ..Loser::default() })
+    }
+
+    fn is_untouched(&self, stat: &Statx, Untouched { node, modified }: Untouched) -> bool {
+        let attr = Attr::of(stat, self.nodes.number(stat), true);
+        let is_file = FileType::from_raw_mode(attr.mode) == FileType::RegularFile;
+        is_file && (attr.node, attr.modified, attr.size, attr.links) == (node, modified, 0, 1)
+    }
+
+    /// Lets a client have to itself what names there are in a directory that it may change: the lease.
+    fn keep_alone(&self, dir: u64, fd: &OwnedFd, grants: &mut Vec<Grant>) -> Option<u64> {
+        let may = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(fd, ".", may, AtFlags::EACCESS).ok()?;
+        self.grant_node(dir, grants).ok()?;
+        self.coherence.keep_exclusive(self.client, self.nodes.file(dir).ok()?, fd)
     }
 
     pub(super) fn rename(&self, ask: &Rename) -> Result<Loser, Errno> {
@@ -458,7 +487,7 @@ impl Mounted {
             self.coherence.noticed(moved);
         }
         let dirs = || (self.changed_dir(ask.parent), self.changed_dir(ask.new_parent));
-        renamed.map(|()| dirs()).map(|(dir, new_dir)| Loser { node: loser, moved, dir, new_dir })
+        renamed.map(|()| dirs()).map(|(dir, new_dir)| Loser { node: loser, moved, dir, new_dir, kept: 0 })
     }
 
     pub(super) fn link(&self, ask: &Link, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
@@ -699,10 +728,14 @@ impl Mounted {
             Ask::Read(ask) => of_open(ask.file),
             Ask::Seek(ask) => of_open(ask.file),
             Ask::CopyRange(ask) => of_open(ask.from_file),
-            Ask::Lookup(ask) => self.nodes.fd(ask.parent).and_then(|dir| {
-                let stat = stat_at(&*dir, &name(&ask.name)?)?;
-                Ok(file_id(&stat))
-            }),
+            Ask::ReadDir(ask) => self.nodes.file(ask.node),
+            Ask::Lookup(ask) => {
+                let named = self.nodes.fd(ask.parent).and_then(|dir| {
+                    let stat = stat_at(&*dir, &name(&ask.name)?)?;
+                    Ok(file_id(&stat))
+                });
+                return self.nodes.file(ask.parent).into_iter().chain(named).collect();
+            }
             _ => return Vec::new(),
         };
         found.into_iter().collect() // what is wrong shows when it is carried out

@@ -135,7 +135,7 @@ fn what_is_used_stays_open_whatever_is_looked_up() {
 fn what_loses_its_name_stays_until_it_is_forgotten() {
     let (_temp, mounted) = mounted();
     let f = look_up(&mounted, TOP, "f").unwrap();
-    call(&mounted, Remove { parent: TOP, name: "f".into(), is_dir: false }).unwrap();
+    call(&mounted, Remove { parent: TOP, name: "f".into(), ..Remove::default() }).unwrap();
     assert_eq!(call(&mounted, GetAttr { node: f }).unwrap().links, 0);
     call(&mounted, Forget { nodes: vec![Forgotten { node: f, times: 1 }] }).unwrap();
     assert_eq!(call(&mounted, GetAttr { node: f }), Err(Errno::STALE));
@@ -358,7 +358,10 @@ fn nothing_is_changed_where_one_may_only_read() {
         call(&mounted, Open { node, flags: OFlags::TRUNC.bits(), file: 1, ..Open::default() }).map(drop),
         rofs
     );
-    assert_eq!(call(&mounted, Remove { parent: TOP, name: name.clone(), is_dir: false }).map(drop), rofs);
+    assert_eq!(
+        call(&mounted, Remove { parent: TOP, name: name.clone(), ..Remove::default() }).map(drop),
+        rofs
+    );
     assert_eq!(call(&mounted, Link { node, parent: TOP, name: "g".into() }).map(drop), rofs);
     assert_eq!(call(&mounted, Create { parent: TOP, name, file: 2, ..Create::default() }).map(drop), rofs);
     assert_eq!(
@@ -396,7 +399,7 @@ fn asks() -> impl Strategy<Value = Ask> {
                 .ask(),
             5 => Make { parent, name, mode: bits, target: other, ..Make::default() }.ask(),
             6 => Create { parent, name, flags: bits, mode: 0o600, file, ..Create::default() }.ask(),
-            7 => Remove { parent, name, is_dir: bits % 2 == 0 }.ask(),
+            7 => Remove { parent, name, is_dir: bits % 2 == 0, ..Remove::default() }.ask(),
             8 => Rename { parent, name, new_parent: node, new_name: other, flags: bits % 8 }.ask(),
             9 => Link { node, parent, name }.ask(),
             10 => Open { node, flags: bits, file, reclaims: number % 2 == 0 }.ask(),

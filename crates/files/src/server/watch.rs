@@ -6,13 +6,15 @@
 //!
 //! It comes after the fact, a moment later; and of writes into mapped memory it does not tell at all.
 //!
+//! Where a client knows alone what names a directory has, whoever opens something in it is told of as well, once.
+//!
 //! A mark cannot be taken back without its directory at hand. When there is no room for more, and most serve nobody any more,
 //! all are given up, and all leases with them.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::lease::FileId;
-use crate::limits::{WATCHED_FILES_MAX, WATCHED_NAMES_MAX, WATCHED_PAUSE};
+use crate::limits::{OPENS_WATCHED_MAX, WATCHED_FILES_MAX, WATCHED_NAMES_MAX, WATCHED_PAUSE};
 use crate::name::Name;
 
 /// See the module.
@@ -42,6 +44,10 @@ struct State {
     /// What was found under names in marked directories.
     names: HashMap<FileId, HashMap<Name, FileId>>,
     names_count: usize,
+    /// Directories in which it is told of what is opened.
+    opens: HashMap<FileId, OwnedFd>,
+    /// Of these, those where something has been, which need not be told of any more.
+    opened: Vec<OwnedFd>,
     /// There were too many names, or marks: what happens to files is not known until all leases are broken.
     is_lost: bool,
     /// How often all marks have been given up.
@@ -128,6 +134,49 @@ impl Watch {
                 state.not_marked(&handle, file);
                 false
             }
+        }
+    }
+
+    /// Has it told, once, that something is opened in a marked directory, or that itself; false when that cannot be. Where there is no room,
+    /// those that are not wanted any more make some.
+    pub(super) fn add_opens(
+        &self,
+        dir: FileId,
+        fd: BorrowedFd<'_>,
+        is_wanted: impl Fn(FileId) -> bool,
+    ) -> bool {
+        let mut state = self.lock();
+        if state.opens.contains_key(&dir) {
+            return true;
+        }
+        if state.opens.len() >= OPENS_WATCHED_MAX {
+            let unwanted: Vec<FileId> = state.opens.keys().copied().filter(|dir| !is_wanted(*dir)).collect();
+            let fds: Vec<OwnedFd> = unwanted.iter().filter_map(|dir| state.opens.remove(dir)).collect();
+            state.opened.extend(fds);
+            self.unmark_opened(&mut state);
+        }
+        let Ok(fd) = fd.try_clone_to_owned() else { return false };
+        let has_room = state.opens.len() < OPENS_WATCHED_MAX;
+        let flags = MaskFlags::FAN_EVENT_ON_CHILD | MaskFlags::FAN_ONDIR;
+        if !has_room || !state.marked.contains(&dir) || !self.mark_opens(MarkFlags::FAN_MARK_ADD, flags, &fd)
+        {
+            return false;
+        }
+        state.opens.insert(dir, fd);
+        true
+    }
+
+    fn mark_opens(&self, how: MarkFlags, flags: MaskFlags, fd: &OwnedFd) -> bool {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let opens = MaskFlags::FAN_OPEN | flags;
+        let marked = self.fanotify.mark(how, opens, rustix::fs::CWD, Some(path.as_str()));
+        marked.inspect_err(|error| tracing::debug!(%error, "what is opened there is not told of")).is_ok()
+    }
+
+    fn unmark_opened(&self, state: &mut State) {
+        for fd in state.opened.drain(..) {
+            // Not the flags: changes are told of still.
+            self.mark_opens(MarkFlags::FAN_MARK_REMOVE, MaskFlags::empty(), &fd);
         }
     }
 
@@ -219,7 +268,10 @@ impl Watch {
         };
         // Whoever changes something says so before: by now it is known.
         let ignored = (!own_too()).then_some(std::process::id() as i32);
-        Some(self.lock().noticed(&buffer[..read], ignored))
+        let mut state = self.lock();
+        let noticed = state.noticed(&buffer[..read], ignored);
+        self.unmark_opened(&mut state);
+        Some(noticed)
     }
 }
 
@@ -246,7 +298,10 @@ impl State {
             let Some(mut records) = event.get(metadata_bytes..) else { return Noticed::All };
             while let Some((about, rest)) = next_record(records) {
                 records = rest;
-                if ignored != Some(pid) {
+                if ignored != Some(pid) && mask & libc::FAN_OPEN != 0 {
+                    self.was_opened(&about, &mut files);
+                }
+                if ignored != Some(pid) && mask & !(libc::FAN_OPEN | libc::FAN_ONDIR) != 0 {
                     self.told_of(&about, mask, &mut files);
                 }
                 if mask & libc::FAN_DELETE_SELF != 0 && about.name.is_none() {
@@ -272,6 +327,16 @@ impl State {
         }
     }
 
+    /// Who has a directory to himself is to say what is in it.
+    fn was_opened(&mut self, about: &About<'_>, files: &mut Vec<FileId>) {
+        for marked in self.by_handle.get(about.handle).into_iter().flatten() {
+            if let Some(fd) = self.opens.remove(marked) {
+                files.push(*marked);
+                self.opened.push(fd);
+            }
+        }
+    }
+
     fn give_names_up(&mut self) {
         self.names.clear();
         (self.names_count, self.is_lost) = (0, true);
@@ -281,6 +346,7 @@ impl State {
     fn give_up(&mut self) {
         self.by_handle.clear();
         self.marked.clear();
+        self.opens.clear();
         self.given_up += 1;
         self.give_names_up();
     }
@@ -301,6 +367,7 @@ impl State {
     fn gone(&mut self, about: &About<'_>) {
         for marked in self.by_handle.remove(about.handle).into_iter().flatten() {
             self.marked.remove(&marked);
+            self.opens.remove(&marked);
             self.names_count -= self.names.remove(&marked).map_or(0, |names| names.len());
         }
     }
