@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -95,12 +95,33 @@ fn a_lock_that_has_been_left_is_not_there() {
     drop(taken);
     fs::remove_file(&theirs).unwrap();
 
-    // One that has been taken and is held: the other mount sees it.
+    // One that has been taken and is held: the other mount sees it, and what has become of the directory. Times do not go back.
     left(&lock);
+    names(&mounts[1].path(""));
     let taken = File::create_new(&lock).unwrap();
+    let (of_lock, of_dir) = (time(&lock), time(&dir));
+    fs::write(dir.join("g"), "").unwrap();
+    assert_eq!((names(&dir), time(&lock)), (vec!["f".into(), "g".into(), "lock".into()], of_lock));
+    fs::remove_file(dir.join("g")).unwrap();
+    assert!(time(&other) >= of_dir && time(&dir) >= of_dir);
     assert_eq!(File::create_new(&theirs).unwrap_err().kind(), ErrorKind::AlreadyExists);
-    assert_eq!(time(&theirs), time(&lock));
+    assert_eq!((time(&theirs), time(&lock)), (of_lock, of_lock));
     drop(taken);
+    fs::remove_file(&lock).unwrap();
+    left(&lock);
+    names(&mounts[1].path(""));
+    let taken = File::create_new(&lock).unwrap();
+    assert!(time(&other) >= time(&dir));
+    drop(taken);
+    fs::remove_file(&lock).unwrap();
+
+    // Who may not open it again may write to it all the same.
+    left(&lock);
+    let mut taken = File::create_new(&lock).unwrap();
+    taken.set_permissions(fs::Permissions::from_mode(0o400)).unwrap();
+    taken.write_all(b"words").unwrap();
+    drop(taken);
+    assert_eq!(fs::read_to_string(far.join("lock")).unwrap(), "words");
     fs::remove_file(&lock).unwrap();
 
     // What is made of it is what was written, by its new name.

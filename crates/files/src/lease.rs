@@ -133,12 +133,13 @@ impl Leases {
         self.of_client.entry(client).or_default();
     }
 
-    /// Gives `client` a lease on `file`, or tells the number of the one it has. `None`: somebody is changing it, the
+    /// Gives `client` a lease on `file`, or tells the number of the one it has. `None`: somebody is changing it, or has it to himself, the
     /// client has been told to give it up, has too many, or is gone.
     pub fn grant(&mut self, client: Client, file: FileId) -> Option<Serial> {
         let of_client = self.of_client.get_mut(&client)?; // or it is over
         let entry = self.files.entry(file).or_default();
-        if entry.changes.values().any(|&changer| changer != client) {
+        let is_anothers = entry.held.iter().any(|(holder, held)| *holder != client && held.is_exclusive);
+        if is_anothers || entry.changes.values().any(|&changer| changer != client) {
             return None; // it is used
         }
         if let Some(held) = entry.held.get(&client) {

@@ -505,10 +505,9 @@ impl Filesystem for Fuse {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(|shared| async move {
-            shared.remote.close(file.0);
-            reply.ok();
-        });
+        self.count();
+        self.shared.remote.close(file.0);
+        reply.ok();
     }
 
     fn fsync(

@@ -72,6 +72,8 @@ struct Kept {
     told_here: u64,
     /// Where it was found last: in this directory, by this name.
     place: Option<(u64, Bytes)>,
+    /// The server does not know all of what it is.
+    is_spare: bool,
 }
 
 #[derive(Debug)]
@@ -360,9 +362,23 @@ impl Cache {
 
     /// Keeps attributes.
     pub(super) fn keep_attr(&mut self, turn: Turn, attr: Attr) {
-        if let Some(kept) = self.keeps(turn, attr.node) {
+        if let Some(kept) = self.keeps(turn, attr.node).filter(|kept| !kept.is_spare) {
             kept.attr = Some(attr);
         }
+    }
+
+    /// What the server says of a node is not what it is, from now on, or is again.
+    pub(super) fn is_spare(&mut self, node: u64, is_spare: bool) {
+        if let Some(kept) = self.nodes.get_mut(&node) {
+            kept.is_spare = is_spare;
+        }
+    }
+
+    /// What such a node is, now that it is another file for its users.
+    pub(super) fn keep_spare(&mut self, attr: Attr) {
+        self.is_spare(attr.node, false);
+        self.keep_new(attr);
+        self.is_spare(attr.node, true);
     }
 
     /// Keeps a link's target.
@@ -530,7 +546,7 @@ impl Cache {
         }
     }
 
-    /// What a directory is after the change that has just ended, of which the server tells. It is the newest, if the lease of
+    /// What a node is after the change that has just ended, of which the server tells. It is the newest, if the lease of
     /// before is there still, and no other change of it was under way here: anybody else would have had the lease broken first.
     pub(super) fn keep_changed(&mut self, attr: Option<Attr>) {
         if let Some(attr) = attr

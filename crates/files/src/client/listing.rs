@@ -244,8 +244,8 @@ impl Remote {
     async fn list(&self, node: u64, unasked: bool) -> Result<Arc<Vec<Listed>>, Errno> {
         let asking = Asking::begin(&self.inner.client);
         let mut entries: Vec<Listed> = Vec::new();
+        let mut from = 0;
         loop {
-            let from = entries.last().map_or(0, |entry| entry.next);
             let ask = ReadDir { node, from, unasked, all_names: true };
             let part = self.learn(ask, |cache: &mut Cache, turn, part| {
                 for entry in part.iter().flat_map(|part| &part.entries) {
@@ -266,8 +266,10 @@ impl Remote {
                 }
             };
             let stands_still = part.entries.is_empty();
-            entries.extend(part.entries);
-            entries.retain(|entry| !self.inner.client.spares.is_free(node, &entry.name));
+            from = part.entries.last().map_or(from, |entry| entry.next);
+            entries.extend(
+                part.entries.into_iter().filter_map(|entry| self.inner.client.spares.listed(node, entry)),
+            );
             if part.at_end || stands_still || entries.len() >= LISTING_ENTRIES_MAX {
                 break;
             }

@@ -125,6 +125,9 @@ impl Remote {
     /// Changes attributes.
     pub async fn set_attr(&self, node: u64, change: Change) -> Result<Attr, Errno> {
         let Change { file, mode, uid, gid, size, accessed, modified, drops_set_id } = change;
+        if mode.is_some() || uid.is_some() || gid.is_some() || size.is_some() {
+            self.open_writers(node).await;
+        }
         // A new size may wait for others, who wait for what was written.
         let ahead = match size {
             None => self.flush_ahead(node).await,
@@ -240,8 +243,7 @@ impl Remote {
     ) -> Result<(Attr, u64), Errno> {
         let is_new = flags.contains(OFlags::EXCL);
         let number = self.file_number();
-        if is_new && let Some(attr) = self.use_spare(parent, name, mode, caller) {
-            self.add_file(number, attr.node, flags, None);
+        if is_new && let Some(attr) = self.use_spare((parent, name), mode, caller, (number, flags)) {
             return Ok((attr, number));
         }
         self.tell_spares(|spare| spare.is_named(parent, name)).await;
@@ -305,18 +307,21 @@ impl Remote {
         let gone = Bytes::copy_from_slice(name);
         let (untouched, may_stay) = (made.as_ref().map(Made::untouched), made.is_some());
         let ask = Remove { parent, name: gone.clone(), is_dir, untouched, may_stay };
-        let mut is_told = true;
+        let mut stays = true;
         let keep = |cache: &mut Cache, loser: &Loser| {
-            cache.keep_changed_name(parent, gone, None);
+            cache.keep_changed_name(parent, gone.clone(), None);
             cache.keep_changed(loser.dir);
             Self::lost_name(cache, loser);
             if let Some(made) = made.filter(|_| loser.kept != 0) {
-                is_told = self.stays(cache, made, loser.kept);
+                stays = self.stays(cache, made, loser.kept);
             }
         };
-        let removed = self.change_or_again(None, ask, &changes, keep).await;
-        if !is_told {
-            self.tell_spares(|spare| spare.is_named(parent, name)).await;
+        let mut removed = self.change_or_again(None, ask, &changes, keep).await;
+        if !stays {
+            // Somebody else is there already, and may see it.
+            let ask = Remove { parent, name: gone, ..Remove::default() };
+            removed = self.change_or_again(None, ask, &changes, |_, _| {}).await;
+            removed.1 = true;
         }
         match removed {
             // By the server that died before it could answer: whoever removes a name has just looked it up.

@@ -147,6 +147,16 @@ impl Remote {
         Ok(Far::of(&opened))
     }
 
+    /// Those who have been given a spare to write to have it opened at the server, before they may not.
+    pub(super) async fn open_writers(&self, node: u64) {
+        let is_one =
+            |file: &&Arc<OpenFile>| file.node == node && !file.far.initialized() && !only_reads(file.flags);
+        let files: Vec<Arc<OpenFile>> = lock(&self.inner.files).values().filter(is_one).cloned().collect();
+        for file in files {
+            let _ = self.far(&file).await; // who uses it is told
+        }
+    }
+
     /// Opens at the server what is open here alone, of these nodes.
     pub(super) async fn open_all(&self, nodes: &[Grant]) {
         let nodes: std::collections::HashSet<u64> = nodes.iter().map(|grant| grant.node).collect();

@@ -93,6 +93,9 @@ impl Remote {
                 tokio::time::sleep(PAUSE).await;
             }
             let alone = self.may_be_written_to(node);
+            if alone {
+                self.open_writers(node).await; // the server gives such a lease to those who have it open
+            }
             let mut seen = lock(&client.pages.table).see(node, number, alone);
             if seen.lease.is_none() && !seen.is_returning {
                 let asked = self.learn(Map { node, alone }, |_, _, _| {}).await;

@@ -19,17 +19,20 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_transport::Session;
 use longhaul_transport::session::RequestError;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::sync::watch;
 
 use super::cache::{Cache, Nanos, OwnChange};
+use super::resume::Present;
 use super::{Asking, Changing, Remote, User, lock, now, resume};
 use crate::limits::{SPARE_TERM, SPARES_MAX};
-use crate::message::{Attr, Loser, NewTime, Operation, Remove, SetAttr, Untouched, WireTime};
+use crate::message::{Attr, Listed, Loser, NewTime, Operation, Remove, SetAttr, Untouched, WireTime};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -50,6 +53,14 @@ struct Table {
 /// How many of those made last are remembered: locks are removed soon.
 const MADE_MAX: usize = 16;
 
+/// Longer than that the server's times of one that is used again and again are not left as they were.
+const SPARE_AGE_MAX: Duration = Duration::from_secs(120);
+
+/// Until the server has been told.
+const TELL_ATTEMPTS: usize = 30;
+
+const TELL_PAUSE: Duration = Duration::from_secs(1);
+
 /// A file as it was made here.
 #[derive(Clone, Debug)]
 pub(super) struct Made {
@@ -68,7 +79,7 @@ impl Made {
     fn time(&self, now: Nanos) -> WireTime {
         let WireTime { seconds, nanos } = self.attr.changed;
         let nanos = u64::from(nanos) + now.saturating_sub(self.at);
-        WireTime { seconds: seconds + (nanos / NANOS) as i64, nanos: (nanos % NANOS) as u32 }
+        WireTime { seconds: seconds.saturating_add((nanos / NANOS) as i64), nanos: (nanos % NANOS) as u32 }
     }
 
     pub(super) fn untouched(&self) -> Untouched {
@@ -90,8 +101,11 @@ pub(super) struct Spare {
     leases: (u64, u64),
     /// What it is to its users here; none: it is free.
     used: Option<Attr>,
-    /// Of this use, or of the time after it.
+    /// It is being opened to be written to, which tells all but what has become of its directory.
+    is_written: bool,
+    /// Of this use, or of the time after it, and when that began.
     number: u64,
+    since: Nanos,
     /// The server is being told; it ends with its sender.
     telling: Option<watch::Receiver<()>>,
 }
@@ -104,7 +118,7 @@ impl Spare {
 
     /// Whether it is this node, or in that directory.
     pub(super) fn concerns(&self, node: u64) -> bool {
-        self.made.attr.node == node || self.made.parent == node
+        self.made.parent == node || self.made.attr.node == node && !self.is_written
     }
 
     pub(super) fn is_named(&self, parent: u64, name: &[u8]) -> bool {
@@ -129,10 +143,17 @@ impl Spares {
         table.made.push_back(made);
     }
 
-    /// Whether a name is gone though the server has it.
-    pub(super) fn is_free(&self, parent: u64, name: &Bytes) -> bool {
-        self.count.load(Ordering::SeqCst) > 0
-            && lock(&self.table).spares.get(&(parent, name.clone())).is_some_and(|spare| spare.used.is_none())
+    /// A name that the server lists, as it is here; `None`: it is gone.
+    pub(super) fn listed(&self, parent: u64, entry: Listed) -> Option<Listed> {
+        let Some(attr) = entry.attr.filter(|_| self.count.load(Ordering::SeqCst) > 0) else {
+            return Some(entry);
+        };
+        match lock(&self.table).spares.get(&(parent, entry.name.clone())) {
+            Some(spare) if spare.made.attr.node == attr.node => {
+                spare.used.map(|attr| Listed { attr: Some(attr), ..entry })
+            }
+            _ => Some(entry),
+        }
     }
 
     fn any(&self, which: impl Fn(&Spare) -> bool) -> bool {
@@ -160,34 +181,42 @@ impl Remote {
             table.made.remove(place).filter(|_| table.spares.len() < SPARES_MAX)?
         };
         let node = made.attr.node;
-        let may = !self.is_open_here(node) && (made.attr.size, made.attr.links) == (0, 1);
+        // Who makes it again may write to it, and has it opened when he does.
+        let is_plain = (made.attr.size, made.attr.links, made.mode & 0o600) == (0, 1, 0o600);
+        let may = is_plain && !self.is_open_here(node);
         let cache = self.inner.client.cache();
         let is_as_made = cache.kept_attr(now(), node) == Some(made.attr);
         (may && is_as_made).then_some(made)
     }
 
-    /// It has lost it, and stayed: nothing is kept of it but that. False: the server is to be told at once, somebody else may see it.
+    /// It has lost it, and stayed: nothing is kept of it but that. False: it may not, somebody else may see it already.
     pub(super) fn stays(&self, cache: &mut Cache, made: Made, of_dir: u64) -> bool {
         let (parent, node, now) = (made.parent, made.attr.node, now());
         let of_file = cache.lease(now, node).map_or(0, |(lease, _)| lease);
+        let mut table = lock(&self.spares().table);
+        let (number, leases) = (table.number(), (of_dir, of_file));
+        let spare = Spare { made, leases, used: None, is_written: false, number, since: now, telling: None };
+        if !spare.has_leases(cache, now) {
+            return false;
+        }
+        let place = (parent, spare.made.name.clone());
+        table.spares.insert(place.clone(), spare);
+        self.spares().count.store(table.spares.len(), Ordering::SeqCst);
         cache.tell(parent);
         cache.tell(node);
-        let mut table = lock(&self.spares().table);
-        let number = table.number();
-        let spare = Spare { made, leases: (of_dir, of_file), used: None, number, telling: None };
-        let is_known = spare.has_leases(cache, now);
-        let place = (parent, spare.made.name.clone());
-        table.spares.insert(place, spare);
-        self.spares().count.store(table.spares.len(), Ordering::SeqCst);
-        drop(table);
-        if is_known {
-            self.tell_spare_later(number);
-        }
-        is_known
+        cache.is_spare(node, true);
+        self.tell_spare_later(place);
+        true
     }
 
-    /// Takes one that is free for a file that is to be made: what that is.
-    pub(super) fn use_spare(&self, parent: u64, name: &[u8], mode: u32, caller: User) -> Option<Attr> {
+    /// Takes one that is free for a file that is to be made, and opened by that number: what it is.
+    pub(super) fn use_spare(
+        &self,
+        (parent, name): (u64, &[u8]),
+        mode: u32,
+        caller: User,
+        (file, flags): (u64, OFlags),
+    ) -> Option<Attr> {
         if !self.spares().any(|spare| spare.is_named(parent, name)) {
             return None;
         }
@@ -195,19 +224,22 @@ impl Remote {
         let mut table = lock(&self.spares().table);
         let number = table.number();
         let spare = table.spares.get_mut(&(parent, Bytes::copy_from_slice(name)))?;
-        let is_it = (spare.made.mode, spare.made.caller) == (mode, caller);
+        // The server has another idea of how old it is: not for ever.
+        let is_old = now.saturating_sub(spare.made.at) > SPARE_AGE_MAX.as_nanos() as Nanos;
+        let is_it = (spare.made.mode, spare.made.caller) == (mode, caller) && !is_old;
         if !is_it || spare.used.is_some() || spare.telling.is_some() || !spare.has_leases(&cache, now) {
             return None;
         }
         let time = spare.made.time(now);
         let attr = Attr { accessed: time, modified: time, changed: time, ..spare.made.attr };
-        (spare.used, spare.number) = (Some(attr), number);
+        (spare.used, spare.number, spare.since) = (Some(attr), number, now);
         change_name(&mut cache, now, parent, &spare.made.name, Some(attr.node), time);
         cache.tell(attr.node);
         cache.found_at(attr.node, parent, spare.made.name.clone());
-        cache.keep_new(attr);
-        drop((table, cache));
-        self.tell_spare_later(number);
+        cache.keep_spare(attr);
+        // Before anybody can be told to give up the leases, and has to have it opened at the server.
+        let flags = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC);
+        self.add_file(file, attr.node, flags, None);
         Some(attr)
     }
 
@@ -227,34 +259,34 @@ impl Remote {
         if !is_as_made || spare.telling.is_some() || !spare.has_leases(&cache, now) {
             return false;
         }
-        (spare.used, spare.number) = (None, number);
+        (spare.used, spare.number, spare.since) = (None, number, now);
         let time = spare.made.time(now);
         change_name(&mut cache, now, parent, &spare.made.name, None, time);
         let change = [OwnChange::of(node)];
         cache.begin_change(&change);
         cache.end_change(&change);
-        drop((table, cache));
-        self.tell_spare_later(number);
         true
     }
 
-    /// One that is used is about to be written to: that tells its times.
+    /// One that is used is about to be written to, which tells its times: its writer need not wait for what else is to be told.
     pub(super) fn writes_to_spare(&self, node: u64) {
         if !self.spares().any(|spare| spare.made.attr.node == node) {
             return;
         }
-        let is_it = |spare: &Spare| spare.made.attr.node == node && spare.used.is_some();
-        let gone: Vec<Spare> = {
-            let mut table = lock(&self.spares().table);
-            let places: Vec<_> = table
-                .spares
-                .iter()
-                .filter(|(_, spare)| is_it(spare))
-                .map(|(place, _)| place.clone())
-                .collect();
-            places.iter().filter_map(|place| table.spares.remove(place)).collect()
-        };
-        self.are_no_spares(&gone);
+        let mut written = None;
+        for spare in lock(&self.spares().table).spares.values_mut() {
+            if spare.made.attr.node == node && spare.used.is_some() && spare.telling.is_none() {
+                spare.is_written = true;
+                written = Some(spare.number);
+            }
+        }
+        if let Some(number) = written {
+            self.inner.client.cache().is_spare(node, false);
+            let remote = self.clone();
+            self.inner.runtime.spawn(async move {
+                remote.tell_spares(|spare| spare.number == number).await;
+            });
+        }
     }
 
     /// Tells the server of those, and waits for others who do: then it knows what is known here of them.
@@ -278,8 +310,7 @@ impl Remote {
             let remote = self.clone();
             telling.push(self.inner.runtime.spawn(async move {
                 remote.tell_spare(&spare).await;
-                lock(&remote.spares().table).spares.remove(&(spare.made.parent, spare.made.name.clone()));
-                remote.are_no_spares(&[spare]);
+                remote.is_no_spare(&spare);
                 drop(tells);
             }));
         }
@@ -310,21 +341,46 @@ impl Remote {
     async fn tell_spare(&self, spare: &Spare) {
         let made = &spare.made;
         let (parent, node) = (made.parent, made.attr.node);
-        let told = if let Some(attr) = spare.used {
-            let time = |time| Some(NewTime { now: false, time });
-            let (accessed, modified) = (time(attr.accessed), time(attr.modified));
-            let ask = SetAttr { node, accessed, modified, ..SetAttr::default() };
-            self.change_vital(ask, &[OwnChange::of(node)], |_, _| {}).await.map(drop)
-        } else {
+        let Some(attr) = spare.used else {
             let changes = [OwnChange::of_name(parent, &made.name), OwnChange::of(node)];
             let keep = |cache: &mut Cache, loser: &Loser| {
                 cache.keep_changed_name(parent, made.name.clone(), None);
                 cache.keep_changed(loser.dir);
             };
-            self.change_vital(made.remove(), &changes, keep).await.map(drop)
+            return self.insist(|| self.change_vital(made.remove(), &changes, keep)).await;
         };
-        if let Err(error) = told {
-            tracing::debug!(%error, "a name that was removed here is not what it was at the server");
+        let change = [OwnChange::of(node), OwnChange::of(parent)];
+        let keep = |cache: &mut Cache, attr: &Attr| cache.keep_changed(Some(*attr));
+        let of_file = async {
+            if !spare.is_written {
+                let time = |time| Some(NewTime { now: false, time });
+                let (accessed, modified) = (time(attr.accessed), time(attr.modified));
+                let ask = SetAttr { node, accessed, modified, ..SetAttr::default() };
+                self.inner.client.cache().is_spare(node, false);
+                self.insist(|| self.change_vital(ask, &change[..1], keep)).await;
+            }
+        };
+        // A name has come, as whoever looks here has seen.
+        let of_dir = async {
+            let now = Some(NewTime { now: true, time: WireTime::default() });
+            let ask = SetAttr { node: parent, accessed: now, modified: now, ..SetAttr::default() };
+            self.insist(|| self.change_vital(ask, &change[1..], keep)).await;
+        };
+        tokio::join!(of_file, of_dir);
+    }
+
+    /// What has been said here to be done is asked for until there is an answer: the session may be over.
+    async fn insist<T, F: Future<Output = Result<T, Errno>>>(&self, ask: impl Fn() -> F) {
+        for attempt in 1..=TELL_ATTEMPTS {
+            let Err(error) = ask().await else { return };
+            let is_over = matches!(*self.inner.present.borrow(), Present::Over(_));
+            let may_help = matches!(error, Errno::IO | Errno::MFILE | Errno::NFILE | Errno::NOMEM);
+            if is_over || !may_help || attempt == TELL_ATTEMPTS {
+                // Somebody has made something of it at the server, most likely.
+                tracing::debug!(%error, "what became of a lock here is not told");
+                return;
+            }
+            tokio::time::sleep(TELL_PAUSE).await;
         }
     }
 
@@ -340,24 +396,43 @@ impl Remote {
         Ok(())
     }
 
-    fn tell_spare_later(&self, number: u64) {
+    /// Tells the server of it when it has not been used for a while.
+    fn tell_spare_later(&self, place: (u64, Bytes)) {
         let remote = std::sync::Arc::downgrade(&self.inner);
         self.inner.runtime.spawn(async move {
-            tokio::time::sleep(SPARE_TERM).await;
-            if let Some(inner) = remote.upgrade() {
-                Self { inner }.tell_spares(|spare| spare.number == number).await;
+            let mut wait = SPARE_TERM;
+            loop {
+                tokio::time::sleep(wait).await;
+                let Some(inner) = remote.upgrade() else { return };
+                let remote = Self { inner };
+                let Some((number, since)) =
+                    lock(&remote.spares().table).spares.get(&place).map(|spare| (spare.number, spare.since))
+                else {
+                    return;
+                };
+                let unused = Duration::from_nanos(now().saturating_sub(since));
+                if unused >= SPARE_TERM {
+                    return remote.tell_spares(|spare| spare.number == number).await;
+                }
+                wait = SPARE_TERM - unused;
             }
         });
     }
 
-    fn are_no_spares(&self, spares: &[Spare]) {
+    fn is_no_spare(&self, told: &Spare) {
+        let (parent, node) = (told.made.parent, told.made.attr.node);
         let mut cache = self.inner.client.cache();
-        self.spares().count.store(lock(&self.spares().table).spares.len(), Ordering::SeqCst);
-        for spare in spares {
-            cache.forget(spare.made.attr.node, 1);
-            cache.forget(spare.made.parent, 1);
+        let mut table = lock(&self.spares().table);
+        let place = (parent, told.made.name.clone());
+        if table.spares.get(&place).is_none_or(|spare| spare.number != told.number) {
+            return;
         }
-        self.inner.client.may_forget(cache);
+        table.spares.remove(&place);
+        self.spares().count.store(table.spares.len(), Ordering::SeqCst);
+        cache.is_spare(node, false);
+        drop((table, cache));
+        self.forget(node, 1);
+        self.forget(parent, 1);
     }
 
     /// As [`change`](Self::change), of what others may wait for.
@@ -378,7 +453,7 @@ impl Remote {
 fn change_name(cache: &mut Cache, now: Nanos, parent: u64, name: &Bytes, node: Option<u64>, time: WireTime) {
     let dir = cache.kept_attr(now, parent).map(|dir| {
         let later = |before: WireTime| {
-            if (before.seconds, before.nanos) < (time.seconds, time.nanos) { time } else { before }
+            if (before.seconds, before.nanos) < (time.seconds, time.nanos) { time } else { after(before) }
         };
         Attr { modified: later(dir.modified), changed: later(dir.changed), ..dir }
     });
@@ -388,4 +463,12 @@ fn change_name(cache: &mut Cache, now: Nanos, parent: u64, name: &Bytes, node: O
     cache.keep_changed(dir);
     cache.keep_changed_name(parent, name.clone(), node);
     cache.hits += 1;
+}
+
+/// The next time.
+fn after(WireTime { seconds, nanos }: WireTime) -> WireTime {
+    match nanos {
+        999_999_999.. => WireTime { seconds: seconds.saturating_add(1), nanos: 0 },
+        _ => WireTime { seconds, nanos: nanos + 1 },
+    }
 }

@@ -159,6 +159,7 @@ impl Coherence {
             let leases = self.leases();
             let pages = lock(&self.pages);
             watch.make_room(|file| leases.is_held(file) || !pages.is_unused(file));
+            watch.drop_opens(|dir| leases.is_exclusive(dir));
         }
         let before = {
             let others = lock(&self.others);
@@ -330,9 +331,10 @@ impl Coherence {
     /// A client is to know alone what names a directory has, from a change of them on, and until another looks: another client, or a
     /// program here that opens something in it. `None`: it cannot.
     pub(super) fn keep_exclusive(&self, client: Client, dir: FileId, fd: &OwnedFd) -> Option<Serial> {
-        let watch = self.watch.as_ref()?;
-        let is_watched = watch.add_opens(dir, fd.as_fd(), |dir| self.leases().is_exclusive(dir));
-        if is_watched { self.leases().keep_exclusive(self.now(), client, dir) } else { None }
+        // Nothing that is opened from here on may miss the lease, nor the lease what is opened.
+        let mut leases = self.leases();
+        let is_watched = self.watch.as_ref().is_some_and(|watch| watch.add_opens(dir, fd.as_fd()));
+        if is_watched { leases.keep_exclusive(self.now(), client, dir) } else { None }
     }
 
     /// A client's kernel is to keep pages of a file: the lease's number, or 0 where it is giving back what it has.

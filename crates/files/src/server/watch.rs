@@ -137,33 +137,30 @@ impl Watch {
         }
     }
 
-    /// Has it told, once, that something is opened in a marked directory, or that itself; false when that cannot be. Where there is no room,
-    /// those that are not wanted any more make some.
-    pub(super) fn add_opens(
-        &self,
-        dir: FileId,
-        fd: BorrowedFd<'_>,
-        is_wanted: impl Fn(FileId) -> bool,
-    ) -> bool {
+    /// Has it told, once, that something is opened in a marked directory, or that itself; false when that cannot be.
+    pub(super) fn add_opens(&self, dir: FileId, fd: BorrowedFd<'_>) -> bool {
         let mut state = self.lock();
         if state.opens.contains_key(&dir) {
             return true;
         }
-        if state.opens.len() >= OPENS_WATCHED_MAX {
-            let unwanted: Vec<FileId> = state.opens.keys().copied().filter(|dir| !is_wanted(*dir)).collect();
-            let fds: Vec<OwnedFd> = unwanted.iter().filter_map(|dir| state.opens.remove(dir)).collect();
-            state.opened.extend(fds);
-            self.unmark_opened(&mut state);
-        }
         let Ok(fd) = fd.try_clone_to_owned() else { return false };
-        let has_room = state.opens.len() < OPENS_WATCHED_MAX;
         let flags = MaskFlags::FAN_EVENT_ON_CHILD | MaskFlags::FAN_ONDIR;
+        let has_room = state.opens.len() < OPENS_WATCHED_MAX;
         if !has_room || !state.marked.contains(&dir) || !self.mark_opens(MarkFlags::FAN_MARK_ADD, flags, &fd)
         {
             return false;
         }
         state.opens.insert(dir, fd);
         true
+    }
+
+    /// Lets go of directories where nobody wants to be told of that any more: else they, and what they are mounted on, stay in use.
+    pub(super) fn drop_opens(&self, is_wanted: impl Fn(FileId) -> bool) {
+        let mut state = self.lock();
+        let unwanted: Vec<OwnedFd> =
+            state.opens.extract_if(|dir, _| !is_wanted(*dir)).map(|(_, fd)| fd).collect();
+        state.opened.extend(unwanted);
+        self.unmark_opened(&mut state);
     }
 
     fn mark_opens(&self, how: MarkFlags, flags: MaskFlags, fd: &OwnedFd) -> bool {
