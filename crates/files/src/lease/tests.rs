@@ -528,9 +528,10 @@ fn all_orders_of_reads_and_changes() {
 
 #[test]
 fn all_orders_of_reads_and_writes_to_open_files() {
-    // One has it open, and to itself; or has only kept that.
-    for outlasts in 0..2 {
-        let mut path = vec![(9, 0, outlasts), (10, 0, 0), (11, 0, 0)];
+    // One has it open, and to itself, or has only kept that; another may have begun to look before.
+    for (outlasts, looks) in [(0, false), (1, false), (0, true), (1, true)] {
+        let mut path = if looks { vec![(0, 1, 0)] } else { Vec::new() };
+        path.extend([(9, 0, outlasts), (10, 0, 0), (11, 0, 0)]);
         search(&[0, 2, 3, 4, 6, 9, 10, 11, 12, 15], &mut path, 7, &mut HashSet::new());
     }
 }
