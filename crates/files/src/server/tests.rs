@@ -12,7 +12,7 @@ use crate::limits::{INLINE_BYTES_MAX, KEPT_WHEN_FOUND_MAX, NODES_OPEN_MAX, WHOLE
 use crate::message::{
     Allocate, Close, CopyRange, Count, Create, Created, Forget, Forgotten, GetAttr, Link, Lookup, Make, Node,
     Open, Operation, Place, ReadDir, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, Rename, Seek, SetAttr,
-    SetXattr, TOP, Write,
+    SetXattr, TOP, Untouched, WireTime, Write,
 };
 
 /// A directory `top` that is mounted, beside a file that nobody may get at.
@@ -139,6 +139,40 @@ fn what_loses_its_name_stays_until_it_is_forgotten() {
     assert_eq!(call(&mounted, GetAttr { node: f }).unwrap().links, 0);
     call(&mounted, Forget { nodes: vec![Forgotten { node: f, times: 1 }] }).unwrap();
     assert_eq!(call(&mounted, GetAttr { node: f }), Err(Errno::STALE));
+}
+
+#[test]
+fn a_name_that_a_client_has_removed_is_removed_later_if_it_is_the_same() {
+    let (temp, mounted) = mounted();
+    let at = temp.path().join("top/lock");
+    let make = |file| {
+        let flags = (OFlags::RDWR | OFlags::EXCL).bits();
+        let create =
+            Create { parent: TOP, name: "lock".into(), mode: 0o600, flags, file, ..Create::default() };
+        let attr = call(&mounted, create).unwrap().node.attr;
+        call(&mounted, Close { file }).unwrap();
+        Some(Untouched { node: attr.node, modified: attr.modified })
+    };
+    let remove = |untouched, may_stay| {
+        let ask = Remove { parent: TOP, name: "lock".into(), untouched, may_stay, ..Remove::default() };
+        call(&mounted, ask).map(|loser| loser.kept != 0)
+    };
+    call(&mounted, GetAttr { node: TOP }).unwrap();
+    let first = make(1);
+    // Where changes cannot be noticed it does not stay.
+    if remove(first, true).unwrap() {
+        assert!(at.exists());
+        remove(first, false).unwrap();
+    }
+    assert!(!at.exists());
+    let second = make(2);
+    assert_eq!(remove(first, false), Err(Errno::STALE), "another");
+    fs::write(&at, "words").unwrap();
+    assert_eq!(remove(second, false), Err(Errno::STALE), "somebody has made something of it");
+    assert_eq!((remove(second, true), at.exists()), (Ok(false), false), "as any name");
+    let third = make(3);
+    fs::hard_link(&at, temp.path().join("top/again")).unwrap();
+    assert_eq!((remove(third, true), at.exists()), (Ok(false), false), "it has another name");
 }
 
 /// The client forgets as often as it was told.
@@ -399,7 +433,10 @@ fn asks() -> impl Strategy<Value = Ask> {
                 .ask(),
             5 => Make { parent, name, mode: bits, target: other, ..Make::default() }.ask(),
             6 => Create { parent, name, flags: bits, mode: 0o600, file, ..Create::default() }.ask(),
-            7 => Remove { parent, name, is_dir: bits % 2 == 0, ..Remove::default() }.ask(),
+            7 => {
+                let untouched = (bits & 2 != 0).then(|| Untouched { node, modified: WireTime::default() });
+                Remove { parent, name, is_dir: bits & 1 != 0, untouched, may_stay: bits & 4 != 0 }.ask()
+            }
             8 => Rename { parent, name, new_parent: node, new_name: other, flags: bits % 8 }.ask(),
             9 => Link { node, parent, name }.ask(),
             10 => Open { node, flags: bits, file, reclaims: number % 2 == 0 }.ask(),
@@ -450,7 +487,10 @@ proptest! {
                 Ask::SetAttr(a) => place(&mut a.node),
                 Ask::Make(a) => place(&mut a.parent),
                 Ask::Create(a) => place(&mut a.parent),
-                Ask::Remove(a) => place(&mut a.parent),
+                Ask::Remove(a) => {
+                    place(&mut a.parent);
+                    a.untouched.iter_mut().for_each(|untouched| place(&mut untouched.node));
+                }
                 Ask::Rename(a) => { place(&mut a.parent); place(&mut a.new_parent); }
                 Ask::Link(a) => { place(&mut a.node); place(&mut a.parent); }
                 Ask::Open(a) => place(&mut a.node),
