@@ -297,7 +297,8 @@ impl FileIo {
     fn read(&self, path: &Path, run: &mut Run) -> anyhow::Result<()> {
         let mut file = File::open(path).context("cannot open")?;
         let checks = self.read.is_none() || run.pattern == Pattern::ReadAfterWrite;
-        let mut buffer = vec![0; run.length as usize];
+        // Zeros would be pages that come one by one as they are read into: the longer the call, the more of them are timed.
+        let mut buffer = vec![1; run.length as usize];
         let begun = Instant::now();
         while !self.is_at_limit(begun, run) {
             let read = timed(run, || file.read(&mut buffer)).context("cannot read")?;
