@@ -368,7 +368,7 @@ impl Cache {
     }
 
     /// What the server says of a node is not what it is, from now on, or is again.
-    pub(super) fn is_spare(&mut self, node: u64, is_spare: bool) {
+    pub(super) fn set_spare(&mut self, node: u64, is_spare: bool) {
         if let Some(kept) = self.nodes.get_mut(&node) {
             kept.is_spare = is_spare;
         }
@@ -376,9 +376,9 @@ impl Cache {
 
     /// What such a node is, now that it is another file for its users.
     pub(super) fn keep_spare(&mut self, attr: Attr) {
-        self.is_spare(attr.node, false);
+        self.set_spare(attr.node, false);
         self.keep_new(attr);
-        self.is_spare(attr.node, true);
+        self.set_spare(attr.node, true);
     }
 
     /// Keeps a link's target.

@@ -204,7 +204,7 @@ impl Remote {
         self.spares().count.store(table.spares.len(), Ordering::SeqCst);
         cache.tell(parent);
         cache.tell(node);
-        cache.is_spare(node, true);
+        cache.set_spare(node, true);
         self.tell_spare_later(place);
         true
     }
@@ -281,7 +281,7 @@ impl Remote {
             }
         }
         if let Some(number) = written {
-            self.inner.client.cache().is_spare(node, false);
+            self.inner.client.cache().set_spare(node, false);
             let remote = self.clone();
             self.inner.runtime.spawn(async move {
                 remote.tell_spares(|spare| spare.number == number).await;
@@ -356,7 +356,7 @@ impl Remote {
                 let time = |time| Some(NewTime { now: false, time });
                 let (accessed, modified) = (time(attr.accessed), time(attr.modified));
                 let ask = SetAttr { node, accessed, modified, ..SetAttr::default() };
-                self.inner.client.cache().is_spare(node, false);
+                self.inner.client.cache().set_spare(node, false);
                 self.insist(|| self.change_vital(ask, &change[..1], keep)).await;
             }
         };
@@ -429,7 +429,7 @@ impl Remote {
         }
         table.spares.remove(&place);
         self.spares().count.store(table.spares.len(), Ordering::SeqCst);
-        cache.is_spare(node, false);
+        cache.set_spare(node, false);
         drop((table, cache));
         self.forget(node, 1);
         self.forget(parent, 1);

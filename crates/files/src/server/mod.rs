@@ -14,6 +14,7 @@ mod nodes;
 mod open_files;
 mod operations;
 mod order;
+mod touched;
 mod watch;
 mod workers;
 

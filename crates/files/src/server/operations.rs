@@ -28,14 +28,13 @@ use crate::limits::{
     XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use crate::message::{
-    Acquire, Acquired, Allocate, Ask, Attr, Caller, Close, Content, CopyRange, Count, Create, Created,
-    FileSystem, Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Lookup, Loser, Make, NewTime, Node,
-    Nothing, Open, Opened, Read, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, RemoveXattr, Rename,
-    SESSION_OVER, Seek, SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Untouched, WholeFile,
-    WholeFiles, WireTime, Write, Written,
+    Acquire, Acquired, Allocate, Attr, Caller, Close, Content, CopyRange, Count, Create, Created, FileSystem,
+    Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Lookup, Loser, Make, NewTime, Node, Nothing, Open,
+    Opened, Read, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, RemoveXattr, Rename, SESSION_OVER, Seek,
+    SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Untouched, WholeFile, WholeFiles, WireTime, Write,
+    Written,
 };
 use crate::name::Name;
-use crate::pages::Use;
 
 /// What a session is attached to.
 #[derive(Debug)]
@@ -59,13 +58,6 @@ pub(super) struct Mounted {
     pub(super) user: Caller,
     /// The client's word is taken for who does something.
     pub(super) acts_for_all: bool,
-}
-
-/// See [`Mounted::touched`].
-#[derive(Debug, Default)]
-pub(super) struct Touched {
-    pub(super) files: Vec<FileId>,
-    pub(super) dirs: Vec<FileId>,
 }
 
 /// Operations that change names in the same directory are carried out one after the other: what has a name does not
@@ -98,7 +90,7 @@ const OPEN_FLAGS: OFlags = OFlags::RDONLY
 
 const SET_ID: u32 = 0o6000;
 
-fn name(bytes: &Bytes) -> Result<Name, Errno> {
+pub(super) fn name(bytes: &Bytes) -> Result<Name, Errno> {
     if bytes.len() > crate::limits::NAME_BYTES_MAX {
         return Err(Errno::NAMETOOLONG);
     }
@@ -138,7 +130,7 @@ fn read_inline(fd: &OwnedFd, offset: u64, wanted: usize) -> Result<Bytes, Errno>
     Ok(data.into())
 }
 
-fn may_write(flags: OFlags) -> bool {
+pub(super) fn may_write(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR)
 }
 
@@ -684,95 +676,6 @@ impl Mounted {
         self.to_write()?;
         rustix::fs::removexattr(path_of(&self.nodes.fd(ask.node)?), xattr_name(&ask.name)?)?;
         Ok(Nothing {})
-    }
-
-    /// Which files an operation will change, and in which directories it will change names; `None`: it changes
-    /// nothing, or an open file that is being changed for as long as it is open.
-    pub(super) fn touched(&self, ask: &Ask) -> Result<Option<Touched>, Errno> {
-        let mut touched = Touched::default();
-        match ask {
-            Ask::SetAttr(ask) => touched.files.push(self.nodes.file(ask.node)?),
-            Ask::SetXattr(ask) => touched.files.push(self.nodes.file(ask.node)?),
-            Ask::RemoveXattr(ask) => touched.files.push(self.nodes.file(ask.node)?),
-            Ask::Open(ask) => {
-                let flags = OFlags::from_bits_retain(ask.flags);
-                if !may_write(flags) && !flags.contains(OFlags::TRUNC) {
-                    return Ok(None);
-                }
-                touched.files.push(self.nodes.file(ask.node)?);
-            }
-            Ask::Make(ask) => self.touch_name(ask.parent, &ask.name, &mut touched)?,
-            Ask::Create(ask) => self.touch_name(ask.parent, &ask.name, &mut touched)?,
-            Ask::Remove(ask) => self.touch_name(ask.parent, &ask.name, &mut touched)?,
-            Ask::Link(ask) => {
-                touched.files.push(self.nodes.file(ask.node)?);
-                self.touch_name(ask.parent, &ask.name, &mut touched)?;
-            }
-            Ask::Rename(ask) => {
-                self.touch_name(ask.parent, &ask.name, &mut touched)?;
-                self.touch_name(ask.new_parent, &ask.new_name, &mut touched)?;
-            }
-            _ => return Ok(None),
-        }
-        Ok(Some(touched))
-    }
-
-    /// Which files an operation shows, or copies from: another client may know more of them.
-    pub(super) fn looked_at(&self, ask: &Ask) -> Vec<FileId> {
-        let of_open = |file: u64| self.nodes.file(self.files.get(file)?.node);
-        let found = match ask {
-            Ask::GetAttr(ask) => self.nodes.file(ask.node),
-            // It shows nothing.
-            Ask::Open(ask) if ask.reclaims => return Vec::new(),
-            Ask::Open(ask) => self.nodes.file(ask.node),
-            Ask::Read(ask) => of_open(ask.file),
-            Ask::Seek(ask) => of_open(ask.file),
-            Ask::CopyRange(ask) => of_open(ask.from_file),
-            Ask::ReadDir(ask) => self.nodes.file(ask.node),
-            Ask::Lookup(ask) => {
-                let named = self.nodes.fd(ask.parent).and_then(|dir| {
-                    let stat = stat_at(&*dir, &name(&ask.name)?)?;
-                    Ok(file_id(&stat))
-                });
-                return self.nodes.file(ask.parent).into_iter().chain(named).collect();
-            }
-            _ => return Vec::new(),
-        };
-        found.into_iter().collect() // what is wrong shows when it is carried out
-    }
-
-    /// Of which files an operation uses bytes, and how.
-    pub(super) fn used_bytes(&self, ask: &Ask) -> [Option<(FileId, Use)>; 2] {
-        let of = |node: u64, what| Some((self.nodes.file(node).ok()?, what));
-        let of_open = |file: u64, what| {
-            let file = self.files.get(file).ok()?;
-            // What will be refused disturbs nobody.
-            if what == Use::Look || file.is_written() { of(file.node, what) } else { None }
-        };
-        match ask {
-            Ask::Read(ask) => [of_open(ask.file, Use::Look), None],
-            Ask::Seek(ask) => [of_open(ask.file, Use::Look), None],
-            Ask::CopyRange(ask) => [of_open(ask.from_file, Use::Look), of_open(ask.to_file, Use::Change)],
-            Ask::Write(ask) => [of_open(ask.file, if ask.later { Use::Change } else { Use::Write }), None],
-            Ask::Allocate(ask) => [of_open(ask.file, Use::Change), None],
-            Ask::SetAttr(ask) if ask.size.is_some() && !self.read_only => [of(ask.node, Use::Change), None],
-            Ask::Open(ask) if OFlags::from_bits_retain(ask.flags).contains(OFlags::TRUNC) => {
-                [if self.read_only { None } else { of(ask.node, Use::Change) }, None]
-            }
-            // Small ones are shown.
-            Ask::Open(ask) if !ask.reclaims => [of(ask.node, Use::Look), None],
-            _ => [None, None],
-        }
-    }
-
-    fn touch_name(&self, parent: u64, raw: &Bytes, touched: &mut Touched) -> Result<(), Errno> {
-        let dir = self.nodes.file(parent)?;
-        touched.files.push(dir);
-        touched.dirs.push(dir);
-        if let Ok(stat) = stat_at(&*self.nodes.fd(parent)?, &name(raw)?) {
-            touched.files.push(file_id(&stat));
-        }
-        Ok(())
     }
 
     pub(super) fn allocate(&self, ask: Allocate) -> Result<Nothing, Errno> {
