@@ -33,6 +33,8 @@ mod garbage;
 mod interruption;
 #[path = "whole/locking.rs"]
 mod locking;
+#[path = "whole/making.rs"]
+mod making;
 #[path = "whole/mapping.rs"]
 mod mapping;
 #[path = "whole/mounting.rs"]

@@ -51,6 +51,15 @@ impl Mapping {
         self.word(number).store(value, Ordering::SeqCst);
     }
 
+    /// How many of its pages the kernel has.
+    pub(crate) fn pages_there(&self) -> usize {
+        let mut pages = vec![0_u8; self.bytes.div_ceil(4096)];
+        // SAFETY: it is mapped, and there is a byte for each page.
+        let known = unsafe { libc::mincore(self.at.as_ptr(), self.bytes, pages.as_mut_ptr()) };
+        assert_eq!(known, 0);
+        pages.iter().filter(|page| **page & 1 == 1).count()
+    }
+
     fn sync(&self) {
         // SAFETY: it is mapped.
         unsafe { msync(self.at, self.bytes, MsFlags::MS_SYNC) }.unwrap();

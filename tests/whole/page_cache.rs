@@ -1,7 +1,7 @@
 //! Long files, which are read by way of the kernel's pages.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -101,6 +101,26 @@ fn what_was_written_is_read_from_memory_and_can_be_written_again() {
         assert!(fs::read(stage.path("far/f")).unwrap() == version(number));
     }
     drop(open);
+    mounted.stop_having_written(1);
+}
+
+#[test]
+fn what_is_made_in_pieces_that_are_no_pages_is_read_from_memory_too() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
+    let _server = stage.serve();
+    let mounted = Mounted::new(&stage, "one", &[]);
+    let mut made = File::create(mounted.path("f")).unwrap();
+    version(1).chunks(10_000).for_each(|piece| made.write_all(piece).unwrap());
+    // Over what has come to the server, in part.
+    let mut expected = version(1);
+    for place in [5_000_000, 12_345_678, 0] {
+        made.write_all_at(&[7; 9000], place as u64).unwrap();
+        expected[place..place + 9000].fill(7);
+    }
+    drop(made);
+    read_until_it_is_in_pages(&mounted, &expected);
+    assert!(fs::read(stage.path("far/f")).unwrap() == expected);
     mounted.stop_having_written(1);
 }
 

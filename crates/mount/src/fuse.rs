@@ -354,9 +354,9 @@ impl Filesystem for Fuse {
             let created =
                 shared.remote.create(parent.0, name.as_bytes(), mode, open_flags(flags), user).await;
             match created {
-                Ok((attr, file)) => {
-                    let attr = shared.ids.attr(&attr);
-                    reply.created(&TTL, &attr, Generation(0), FileHandle(file), how_opened(false, false));
+                Ok((attr, file, by_pages)) => {
+                    let (attr, how) = (shared.ids.attr(&attr), how_opened(by_pages, false));
+                    reply.created(&TTL, &attr, Generation(0), FileHandle(file), how);
                 }
                 Err(error) => reply.error(fuse_errno(error)),
             }

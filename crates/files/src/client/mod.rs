@@ -176,6 +176,7 @@ impl Handler for FilesClient {
                     let is_broken =
                         |spare: &Spare| notice.broken_leases.iter().any(|broken| spare.concerns(broken.node));
                     remote.tell_spares(is_broken).await;
+                    remote.return_written(&notice.broken_leases).await;
                     remote.break_pages(notice.broken_pages).await;
                 }
             }

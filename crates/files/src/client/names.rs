@@ -5,7 +5,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::cache::{Cache, OwnChange};
-use super::open_files::Far;
+use super::open_files::{Far, OpenFile};
 use super::spares::Made;
 use super::{Remote, User, now};
 use crate::limits::{INLINE_BYTES_MAX, NAME_BYTES_MAX};
@@ -232,7 +232,7 @@ impl Remote {
         }
     }
 
-    /// Makes a file and opens it.
+    /// Makes a file and opens it: what it is, by what number, and whether it should be written by way of the kernel's pages.
     pub async fn create(
         &self,
         parent: u64,
@@ -240,11 +240,11 @@ impl Remote {
         mode: u32,
         flags: OFlags,
         caller: User,
-    ) -> Result<(Attr, u64), Errno> {
+    ) -> Result<(Attr, u64, bool), Errno> {
         let is_new = flags.contains(OFlags::EXCL);
         let number = self.file_number();
         if is_new && let Some(attr) = self.use_spare((parent, name), mode, caller, (number, flags)) {
-            return Ok((attr, number));
+            return Ok((attr, number, false));
         }
         self.tell_spares(|spare| spare.is_named(parent, name)).await;
         let new_name = Bytes::copy_from_slice(name);
@@ -252,18 +252,19 @@ impl Remote {
         let create =
             Create { parent, name: new_name, mode, flags: bits, caller: caller.into(), file: number };
         let (change, place) = ([OwnChange::of_name(parent, name)], Bytes::copy_from_slice(name));
+        let mut is_first = false;
         let created = self.change_or_again(None, create, &change, |cache, created| {
             let attr = created.node.attr;
             cache.keep_changed(created.node.dir);
             cache.keep_changed_name(parent, place.clone(), Some(attr.node));
-            let is_new = cache.is_first_told(attr.node);
+            is_first = cache.is_first_told(attr.node);
             cache.tell(attr.node);
             cache.found_at(attr.node, parent, place);
             // It may have been there, and longer.
             let change = OwnChange::of_bytes(attr.node, 0, u64::MAX);
             cache.begin_change(&[change]);
             cache.end_change(&[change]);
-            if is_new {
+            if is_first {
                 cache.keep_new(attr);
             }
         });
@@ -284,14 +285,17 @@ impl Remote {
         };
         let attr = created.node.attr;
         let far = Far { exclusive: created.exclusive, mode: attr.mode };
-        self.add_file(number, attr.node, flags, Some(far));
+        let mut file = OpenFile::new(number, attr.node, flags, Some(far));
+        file.by_pages = is_first && self.writes_by_pages(&file);
+        let by_pages = file.by_pages;
+        self.add_file(file);
         if is_new {
             let (name, at) = (Bytes::copy_from_slice(name), now());
             self.inner.client.spares.made(Made { parent, name, attr, mode, caller, at });
         } else {
             drop(self.without_stores(attr.node).await); // it may have been there
         }
-        Ok((attr, number))
+        Ok((attr, number, by_pages))
     }
 
     /// Removes a name.

@@ -41,6 +41,8 @@ pub(super) struct OpenFile {
     pub(super) no_set_id: AtomicBool,
     /// What has gone wrong behind the writer's back, and nobody has been told.
     pub(super) failure: Mutex<Option<Errno>>,
+    /// What is written to it is in the kernel's pages before it comes here.
+    pub(super) by_pages: bool,
 }
 
 /// What the server has opened: the exclusive lease that came with it, or 0, and its mode.
@@ -73,6 +75,7 @@ impl OpenFile {
             no_set_id: far.is_some_and(|far| far.mode & SET_ID == 0).into(),
             acquired_at: now().into(),
             failure: Mutex::default(),
+            by_pages: false,
         }
     }
 
@@ -90,9 +93,11 @@ impl OpenFile {
 }
 
 impl Remote {
-    pub(super) fn add_file(&self, number: u64, node: u64, flags: OFlags, far: Option<Far>) {
-        let file = OpenFile::new(number, node, flags, far);
-        lock(&self.inner.files).insert(number, Arc::new(file));
+    pub(super) fn add_file(&self, file: OpenFile) {
+        if !only_reads(file.flags) {
+            self.opened_for_writing(&file);
+        }
+        lock(&self.inner.files).insert(file.number, Arc::new(file));
     }
 
     /// The number of the next open file: of 32 bits, as it is the upper half of an object's.
@@ -194,7 +199,7 @@ impl Remote {
         let changes = flags.contains(OFlags::RDWR) || flags.contains(OFlags::TRUNC);
         let _no_stores = if changes { Some(self.without_stores(node).await) } else { None };
         let far = if is_kept { None } else { Some(self.open_far(number, node, flags).await?) };
-        self.add_file(number, node, flags, far);
+        self.add_file(OpenFile::new(number, node, flags, far));
         Ok((number, self.reads_by_pages(node, flags)))
     }
 
@@ -215,6 +220,9 @@ impl Remote {
                 if !files.values().any(|other| other.node == file.node) {
                     lock(&remote.inner.unsynced).remove(&file.node);
                 }
+            }
+            if !only_reads(file.flags) {
+                remote.closed_for_writing(&file).await;
             }
             remote.inner.client.locking.closed(file.node, file.number);
             if let Err(error) = file.check() {

@@ -10,6 +10,7 @@
 
 mod ahead;
 mod table;
+mod written;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -162,13 +163,14 @@ impl Remote {
             let remote = self.clone();
             returning.spawn(async move {
                 tokio::time::sleep(left).await;
-                remote.return_pages(grant.node).await;
+                remote.return_pages(grant.node, true).await;
             });
         }
         returning.join_all().await;
     }
 
-    async fn return_pages(&self, node: u64) {
+    /// `is_covered`: while the server holds a lease for that.
+    async fn return_pages(&self, node: u64, is_covered: bool) {
         let table = &self.inner.client.pages.table;
         let turns = lock(table).turns(node);
         let _turn = turns.lock().await;
@@ -180,7 +182,7 @@ impl Remote {
                 continue;
             };
             self.drop_pages(node, bytes).await;
-            if !lock(table).end_pass(node) {
+            if !lock(table).end_pass(node, is_covered) {
                 return;
             }
             is_first = false;
@@ -205,7 +207,7 @@ impl Remote {
     fn return_all_pages(&self, nodes: Vec<u64>) {
         for node in nodes {
             let remote = self.clone();
-            self.inner.runtime.spawn(async move { remote.return_pages(node).await });
+            self.inner.runtime.spawn(async move { remote.return_pages(node, true).await });
         }
     }
 

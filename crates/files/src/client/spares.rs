@@ -29,6 +29,7 @@ use rustix::io::Errno;
 use tokio::sync::watch;
 
 use super::cache::{Cache, Nanos, OwnChange};
+use super::open_files::OpenFile;
 use super::resume::Present;
 use super::{Asking, Changing, Remote, User, lock, now, resume};
 use crate::limits::{SPARE_TERM, SPARES_MAX};
@@ -239,7 +240,7 @@ impl Remote {
         cache.keep_spare(attr);
         // Before anybody can be told to give up the leases, and has to have it opened at the server.
         let flags = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC);
-        self.add_file(file, attr.node, flags, None);
+        self.add_file(OpenFile::new(file, attr.node, flags, None));
         Some(attr)
     }
 

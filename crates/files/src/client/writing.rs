@@ -64,11 +64,20 @@ impl Remote {
         let Ok(file) = self.open_file(file) else { return false };
         let bytes = bytes_of(&file, offset, data.len());
         let _writing = self.writing(&file, &bytes, how);
-        if !how.later && self.keeps_pages(file.node, &bytes) {
+        let may_be_kept = if file.by_pages {
+            self.has_in_pages(&file, &bytes)
+        } else {
+            !self.keeps_pages(file.node, &bytes)
+        };
+        if !how.later && !may_be_kept {
             return false;
         }
         let is_well = lock(&file.failure).is_none() && file.is_patient(how);
-        is_well && self.write_behind(&file, offset, data, room) == Taken::Yes
+        let is_taken = is_well && self.write_behind(&file, offset, data, room) == Taken::Yes;
+        if is_taken && !how.later {
+            self.stays_in_pages(&file, &bytes);
+        }
+        is_taken
     }
 
     /// Writes, all of it or an error. Where this client has the file to itself, nobody waits for the server; else 1 RTT, and
@@ -86,17 +95,20 @@ impl Remote {
             self.far(&file).await?;
         }
         let bytes = bytes_of(&file, offset, data.len());
-        let _writing = self.writing(&file, &bytes, how);
-        let fits = room_of(&data) as usize <= self.inner.client.behind.bytes_max;
+        let mut writing = self.writing(&file, &bytes, how);
+        let is_by_pages = file.by_pages && !how.later;
+        if is_by_pages && self.has_in_pages(&file, &bytes) && self.keep(&file, offset, &data, how).await {
+            self.stays_in_pages(&file, &bytes);
+            return Ok(());
+        }
+        if is_by_pages {
+            drop(writing.take()); // the kernel may wait for pages that wait for this
+            writing = self.drop_before_write(file.node, &bytes).await;
+        }
         // Others see it as soon as the pages here have been dropped.
         let may_wait = how.later || !self.keeps_pages(file.node, &bytes);
-        while fits && may_wait && file.is_patient(how) && file.exclusive.load(Ordering::SeqCst) != 0 {
-            let Ok(room) = self.room(room_of(&data)).await else { break };
-            match self.write_behind(&file, offset, &data, room) {
-                Taken::Yes => return Ok(()),
-                Taken::Overlaps => self.flush_node(file.node).await,
-                Taken::NotAlone => break,
-            }
+        if may_wait && self.keep(&file, offset, &data, how).await {
+            return Ok(());
         }
         // Later than what was written before.
         self.flush_node(file.node).await;
@@ -105,7 +117,7 @@ impl Remote {
         let changing = Changing::begin(&self.inner.client, &change);
         let under_way = self.in_time(self.begin_write()).await?.ok_or(Errno::IO)?;
         let mut written = self.write_far(&file, far, offset, data, how).await;
-        drop((changing, under_way));
+        drop((changing, under_way, writing));
         let synced = OFlags::SYNC | OFlags::DSYNC;
         if written.is_ok()
             && OFlags::from_bits_retain(how.flags).intersects(synced)
@@ -117,6 +129,20 @@ impl Remote {
             self.may_acquire(&file, far);
         }
         written
+    }
+
+    /// Keeps a write here, if the file is this client's alone; false: it is not.
+    async fn keep(&self, file: &Arc<OpenFile>, offset: u64, data: &[u8], how: HowWritten) -> bool {
+        let fits = room_of(data) as usize <= self.inner.client.behind.bytes_max;
+        while fits && file.is_patient(how) && file.exclusive.load(Ordering::SeqCst) != 0 {
+            let Ok(room) = self.room(room_of(data)).await else { break };
+            match self.write_behind(file, offset, data, room) {
+                Taken::Yes => return true,
+                Taken::Overlaps => self.flush_node(file.node).await,
+                Taken::NotAlone => break,
+            }
+        }
+        false
     }
 
     /// Waits for room; what takes it is sent, unless much is on its way already.
@@ -617,7 +643,7 @@ mod tests {
         let remote = Remote::attach(session, client, b"", Some(way)).await.unwrap();
         until("a lease", || remote.statistics().lease_ms > 0).await;
         let (flags, user) = (OFlags::CREATE | OFlags::RDWR, User { uid: 0, gid: 0 });
-        let (_, file) = remote.create(TOP, b"f", 0o644, flags, user).await.unwrap();
+        let (_, file, _) = remote.create(TOP, b"f", 0o644, flags, user).await.unwrap();
         assert!(remote.write_at_once(file, 0, b"words", HowWritten::default()));
         let setting = tokio::spawn({
             let remote = remote.clone();

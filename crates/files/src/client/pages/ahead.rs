@@ -19,7 +19,7 @@ use crate::message::Map;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Of a processor's time, one part in so many may be for storing blocks that nobody waits for: it delays whoever writes or reads others.
-const SHARE_OF_TIME: u32 = 4;
+pub(super) const SHARE_OF_TIME: u32 = 4;
 
 impl Remote {
     /// Whether a file that is opened like that should be read by way of the kernel's pages.
@@ -39,8 +39,8 @@ impl Remote {
     /// A file is being opened for writing: the kernel drops its pages, and whoever writes need not have them taken back then.
     pub(in super::super) async fn return_own_pages(&self, node: u64) {
         let returns = lock(&self.inner.client.pages.table).returns(now(), node);
-        if returns {
-            self.return_pages(node).await;
+        if let Some(is_covered) = returns {
+            self.return_pages(node, is_covered).await;
         }
     }
 
@@ -136,7 +136,7 @@ impl Remote {
     }
 
     /// Asks for a lease on pages, if there is none.
-    async fn lease_pages(&self, node: u64) -> bool {
+    pub(super) async fn lease_pages(&self, node: u64) -> bool {
         let table = &self.inner.client.pages.table;
         if lock(table).is_leased(node) {
             return true;
@@ -153,7 +153,7 @@ impl Remote {
     }
 
     /// Stores blocks as long as there are some, for one part of a processor's time in so many.
-    async fn store_all(self, node: u64, part: u32) {
+    pub(super) async fn store_all(self, node: u64, part: u32) {
         loop {
             let Some(place) = lock(&self.inner.client.pages.table).next_store(node) else { return };
             let took = self.store_block(node, place).await.unwrap_or_default();

@@ -12,6 +12,8 @@ use crate::limits::{
 use crate::message::Grant;
 use crate::ranges::RangeSet;
 
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
 /// Of all nodes.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -29,21 +31,29 @@ struct Kept {
     broken: u64,
     /// On their way to the kernel.
     coming: BTreeMap<u64, Coming>,
-    /// What the kernel may have.
+    /// What the kernel may have, and what of this it has got, if it has not dropped it since.
     given: RangeSet,
+    whole: RangeSet,
     /// Writes of programs here that are under way.
     writing: BTreeMap<u64, Range<u64>>,
+    /// Open files here that may be written to, and those of them that are written by way of pages.
+    writers: u32,
+    makers: u32,
     /// How often pages are being given back just now, and how often they have been.
     returning: u32,
     returned: u64,
+    /// How many of these times the server holds no lease for: nobody waits for the end of it but for the file's own.
+    uncovered: u32,
     /// See [`Table::turns`].
     turns: Arc<tokio::sync::Mutex<()>>,
     /// When that began, or its last pass.
     pass_since: Nanos,
-    /// Filled meanwhile.
+    /// Filled meanwhile, and written to by way of pages.
     again: RangeSet,
-    /// When one was filled last.
+    since: RangeSet,
+    /// When one was filled last, and how often some have been.
     filled_at: Nanos,
+    filled: u64,
     ahead: Ahead,
 }
 
@@ -56,6 +66,14 @@ struct Coming {
     is_leased: bool,
     /// A write of a program here has begun or ended since its bytes were asked for.
     is_old: bool,
+    /// It is there.
+    is_filled: bool,
+}
+
+impl Coming {
+    fn new(bytes: Range<u64>, is_store: bool) -> Self {
+        Self { bytes, is_store, is_leased: is_store, is_old: false, is_filled: false }
+    }
 }
 
 /// What was known before a page's bytes were read.
@@ -96,6 +114,14 @@ impl Default for Ahead {
     }
 }
 
+/// Notes a range, or all bytes where there are too many to be told apart.
+fn note(ranges: &mut RangeSet, bytes: &Range<u64>) {
+    if ranges.count() >= PAGES_GIVEN_MAX && !ranges.contains(bytes.start, bytes.end) {
+        ranges.insert(0, u64::MAX);
+    }
+    ranges.insert(bytes.start, bytes.end);
+}
+
 fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
@@ -111,9 +137,9 @@ impl Table {
         let number = self.last;
         let kept = self.kept(node);
         // The kernel does not ask for what it has; and it does not drop what it waits for before it is there.
-        kept.given.remove(bytes.start, bytes.end);
+        kept.drop(&bytes);
         kept.again.remove(bytes.start, bytes.end);
-        kept.coming.insert(number, Coming { bytes, is_store: false, is_leased: false, is_old: false });
+        kept.coming.insert(number, Coming::new(bytes, false));
         number
     }
 
@@ -158,7 +184,7 @@ impl Table {
     pub(super) fn given(&self, node: u64) -> Option<&RangeSet> {
         let kept = self.nodes.get(&node).filter(|kept| kept.returning == 0 && kept.lease.is_some());
         // Not so many ranges that they are not told apart.
-        kept.map(|kept| &kept.given).filter(|given| !given.contains(u64::MAX - 1, u64::MAX))
+        kept.map(|kept| &kept.whole).filter(|whole| !whole.contains(u64::MAX - 1, u64::MAX))
     }
 
     /// A program here writes: by what number it is told that it has [`written`](Self::written).
@@ -178,6 +204,96 @@ impl Table {
         {
             kept.age(&bytes);
         }
+    }
+
+    /// A program here may write to a file from now on, by way of pages or not.
+    pub(super) fn opened_for_writing(&mut self, node: u64, by_pages: bool) {
+        let kept = self.kept(node);
+        (kept.writers, kept.makers) = (kept.writers + 1, kept.makers + u32::from(by_pages));
+    }
+
+    /// It has closed it.
+    pub(super) fn closed_for_writing(&mut self, node: u64, by_pages: bool) {
+        if let Some(kept) = self.nodes.get_mut(&node) {
+            kept.writers = kept.writers.saturating_sub(1);
+            kept.makers = kept.makers.saturating_sub(u32::from(by_pages));
+        }
+    }
+
+    /// A program writes these bytes by way of pages. True: they may stay there as long as the file is this client's alone. Beside others who write
+    /// here they may not: these would write to them in memory, or past them. Nor beside readers of pages: those may have asked for
+    /// one after it was filled, and dropped, and before this write came.
+    pub(super) fn has_in_pages(&mut self, node: u64, bytes: &Range<u64>, page: u64) -> bool {
+        let kept = self.kept(node);
+        // Those at its ends may be locked until it is done, and have nothing that may be read.
+        let whole = bytes.start.next_multiple_of(page)..bytes.end / page * page;
+        if !whole.is_empty() {
+            kept.note_made(&whole);
+        }
+        if whole == *bytes {
+            note(&mut kept.whole, bytes);
+        }
+        // What it has asked for it does not have (any more).
+        let asked: Vec<Range<u64>> = kept
+            .coming
+            .values()
+            .filter(|coming| !coming.is_filled)
+            .map(|coming| coming.bytes.clone())
+            .collect();
+        asked.iter().for_each(|asked| kept.drop(asked));
+        asked.is_empty() && kept.writers <= 1 && kept.filled == 0
+    }
+
+    /// It has, and they do.
+    pub(super) fn stays_in_pages(&mut self, node: u64, bytes: &Range<u64>, page: u64) {
+        let covered = bytes.start / page * page..bytes.end.next_multiple_of(page);
+        if covered != *bytes {
+            // So that writes that follow each other leave one range.
+            self.kept(node).note_made(&covered);
+        }
+    }
+
+    /// How often the kernel has got pages of a file that it had asked for.
+    pub(super) fn filled(&self, node: u64) -> u64 {
+        self.nodes.get(&node).map_or(0, |kept| kept.filled)
+    }
+
+    /// As [`writes`](Self::writes), when the kernel has dropped these pages since it had got some [so often](Self::filled). `None`: it has got some
+    /// again; else it does so only while pages are given back.
+    pub(super) fn writes_dropped(
+        &mut self,
+        node: u64,
+        bytes: Range<u64>,
+        dropped: &Range<u64>,
+        filled: u64,
+    ) -> Option<u64> {
+        if self.filled(node) != filled {
+            return None;
+        }
+        self.dropped(node, dropped);
+        Some(self.writes(node, bytes))
+    }
+
+    /// The kernel has none of these pages, or none that may be read.
+    pub(super) fn dropped(&mut self, node: u64, pages: &Range<u64>) {
+        if !pages.is_empty() {
+            self.kept(node).drop(pages);
+        }
+    }
+
+    /// Whether the kernel may have all of some page of these.
+    pub(super) fn has_whole(&self, node: u64, page: &Range<u64>) -> bool {
+        self.nodes.get(&node).is_some_and(|kept| kept.whole.overlaps(page.start, page.end))
+    }
+
+    /// A lease on the file itself is broken: whether pages are to be given back that no other covers, as if [`broken`](Self::broken).
+    pub(super) fn lease_broken(&mut self, now: Nanos, node: u64) -> bool {
+        let uncovered = |kept: &&mut Kept| kept.lease.is_none() && !kept.given.is_empty();
+        let Some(kept) = self.nodes.get_mut(&node).filter(uncovered) else { return false };
+        // They wait for a lease on pages, which comes after what this one is broken for.
+        kept.wait_for_stores_alone();
+        kept.returns(now, false);
+        true
     }
 
     /// The server has granted a lease to who has asked after seeing that: what is to be seen now. Nothing has been read before.
@@ -203,6 +319,7 @@ impl Table {
         let sessions = self.sessions;
         let kept = self.kept(node);
         let lease = kept.lease.filter(|(_, is_alone)| *is_alone || !alone).map(|(serial, _)| serial);
+        let is_late = kept.is_late(now);
         let Some(coming) = kept.coming.get_mut(&seen.number) else { return false };
         let (bytes, is_old) = (coming.bytes.clone(), coming.is_old);
         // Once: if they are not what they should be nobody waits for them any more.
@@ -217,13 +334,17 @@ impl Table {
             && !is_old
             && !is_written;
         let was_leased = seen.lease.is_some() || seen.is_returning;
-        let is_returning = is_same && was_leased && kept.returning > 0 && (is_awaited || kept.is_late(now));
+        // Writes of programs here do not wait for the end of that, unless there is a lease on pages.
+        let is_newest = kept.returning > kept.uncovered || (!is_old && !is_written);
+        let is_returning =
+            is_same && was_leased && is_newest && kept.returning > 0 && (is_awaited || is_late);
         if is_returning {
             kept.again.insert(bytes.start, bytes.end);
         }
         let may = (is_leased && valid) || is_returning;
+        coming.is_filled = may;
         if may {
-            kept.filled_at = now;
+            (kept.filled_at, kept.filled) = (now, kept.filled + 1);
             kept.give(&bytes);
         }
         may
@@ -235,14 +356,16 @@ impl Table {
         let kept = self.nodes.get_mut(&node)?;
         kept.broken = kept.broken.max(serial);
         kept.lease = kept.lease.filter(|(known, _)| *known > serial);
-        Some(kept.returns(now))
+        Some(kept.returns(now, true))
     }
 
-    /// What the kernel has of a file is to be given back though nobody asks for that, as above; false: it has nothing. Leases
-    /// stay.
-    pub(super) fn returns(&mut self, now: Nanos, node: u64) -> bool {
-        let kept = self.nodes.get_mut(&node).filter(|kept| !kept.given.is_empty());
-        kept.map(|kept| kept.returns(now)).is_some()
+    /// What the kernel has of a file is to be given back though nobody asks for that, as above; `None`: it has nothing. Leases
+    /// stay: whether there is one.
+    pub(super) fn returns(&mut self, now: Nanos, node: u64) -> Option<bool> {
+        let kept = self.nodes.get_mut(&node).filter(|kept| !kept.given.is_empty())?;
+        let is_covered = kept.lease.is_some();
+        kept.returns(now, is_covered);
+        Some(is_covered)
     }
 
     /// Whoever gives back holds it: each time pages are given back of a file that comes after the one before.
@@ -264,15 +387,17 @@ impl Table {
     }
 
     /// A pass is over; true: another is needed.
-    pub(super) fn end_pass(&mut self, node: u64) -> bool {
+    pub(super) fn end_pass(&mut self, node: u64, is_covered: bool) -> bool {
         let Some(kept) = self.nodes.get_mut(&node) else { return false };
         if !kept.again.is_empty() {
             return true;
         }
         kept.returning = kept.returning.saturating_sub(1);
+        kept.uncovered = kept.uncovered.saturating_sub(u32::from(!is_covered));
         kept.returned += 1;
         if kept.returning == 0 {
-            kept.given = RangeSet::default();
+            // Those stay that are under the file's own lease, or go with it.
+            (kept.given, kept.whole) = (std::mem::take(&mut kept.since), RangeSet::default());
         }
         false
     }
@@ -292,8 +417,9 @@ impl Table {
     /// [`come`](Self::came). They are to be read after this: whoever writes to them from now on has them given back.
     pub(super) fn stores(&mut self, node: u64, bytes: Range<u64>, valid: bool) -> Option<u64> {
         let kept = self.nodes.get_mut(&node)?;
-        // Pages that may be written to in memory may know more.
-        let is_leased = valid && kept.returning == 0 && kept.lease.is_some_and(|(_, alone)| !alone);
+        // Pages that may be written to in memory may know more, and so may those that are written to by way of them.
+        let is_leased =
+            valid && kept.returning == 0 && kept.makers == 0 && kept.lease.is_some_and(|(_, alone)| !alone);
         // Who waits for a page of these may wait for others that are not here: the store would have to wait for that, and leases for the store.
         let is_awaited =
             kept.coming.values().any(|coming| !coming.is_store && overlap(&coming.bytes, &bytes));
@@ -302,7 +428,7 @@ impl Table {
         }
         kept.give(&bytes);
         self.last += 1;
-        kept.coming.insert(self.last, Coming { bytes, is_store: true, is_leased: true, is_old: false });
+        kept.coming.insert(self.last, Coming::new(bytes, true));
         Some(self.last)
     }
 
@@ -315,12 +441,15 @@ impl Table {
     /// Leases are over for now.
     pub(super) fn expired(&mut self, now: Nanos) -> Vec<u64> {
         let had = |(node, kept): (&u64, &mut Kept)| {
-            kept.lease.take()?;
+            // What was written to pages needs none as long as leases on files are there.
+            if kept.lease.take().is_none() && (kept.given.is_empty() || kept.returning > 0) {
+                return None;
+            }
             // Nobody waits for these pages, and those on their way may wait for the server for long.
-            kept.coming.values_mut().for_each(|coming| coming.is_leased = coming.is_store);
+            kept.wait_for_stores_alone();
             // What was read under the lease may be changed by others from now on.
             kept.returned += 1;
-            kept.returns(now);
+            kept.returns(now, true);
             Some(*node)
         };
         self.nodes.iter_mut().filter_map(had).collect()
@@ -328,8 +457,9 @@ impl Table {
 
     /// Nobody here uses a node any more.
     pub(super) fn forget(&mut self, node: u64) {
-        let is_unused =
-            |kept: &Kept| kept.returning == 0 && kept.coming.is_empty() && kept.writing.is_empty();
+        let is_unused = |kept: &Kept| {
+            kept.returning == 0 && kept.coming.is_empty() && kept.writing.is_empty() && kept.writers == 0
+        };
         if self.nodes.get(&node).is_some_and(is_unused) {
             self.nodes.remove(&node);
         }
@@ -355,18 +485,31 @@ impl Table {
         !std::mem::replace(&mut ahead.is_running, true)
     }
 
-    /// A block that was written here has come to the server, and is here. As above.
+    /// A block that was written here has come to the server, and is here. As above. What is written by way of pages is there already; what
+    /// is not, as its pages were written to in part, is chosen [later](Self::is_made).
     pub(super) fn has_written(&mut self, node: u64, place: u64) -> bool {
-        let ahead = &mut self.kept(node).ahead;
-        if ahead.is_long {
-            ahead.places.insert(place);
-        } else if (place + 1) * BLOCK_BYTES as u64 >= LONG_BYTES {
-            ahead.is_long = true;
-            ahead.places.extend(0..=place);
-        } else {
+        let Kept { ahead, lease, makers, .. } = self.kept(node);
+        if !ahead.is_long && (place + 1) * BLOCK < LONG_BYTES {
+            return false;
+        }
+        let first = if std::mem::replace(&mut ahead.is_long, true) { place } else { 0 };
+        if *makers == 0 {
+            ahead.places.extend(first..=place);
+        } else if lease.is_some() {
             return false;
         }
         !std::mem::replace(&mut ahead.is_running, true)
+    }
+
+    /// Nobody writes any more to a long file by way of pages. As above.
+    pub(super) fn is_made(&mut self, node: u64, size: u64) -> bool {
+        let Kept { ahead, whole, makers, .. } = self.kept(node);
+        if *makers > 0 {
+            return false;
+        }
+        let is_given = |place: &u64| whole.contains(place * BLOCK, (place + 1) * BLOCK);
+        ahead.places.extend((0..size / BLOCK).filter(|place| !is_given(place)));
+        !ahead.places.is_empty() && !std::mem::replace(&mut ahead.is_running, true)
     }
 
     /// The block that is to be stored next; after `None` that is over.
@@ -394,19 +537,36 @@ impl Kept {
         }
     }
 
+    /// Pages may be given back while others are on their way that somebody has asked for.
+    fn wait_for_stores_alone(&mut self) {
+        self.coming.values_mut().for_each(|coming| coming.is_leased = coming.is_store);
+    }
+
     fn is_late(&self, now: Nanos) -> bool {
         now >= self.pass_since + LATE.as_nanos() as Nanos
     }
 
-    fn give(&mut self, bytes: &Range<u64>) {
-        if self.given.count() >= PAGES_GIVEN_MAX && !self.given.contains(bytes.start, bytes.end) {
-            self.given.insert(0, u64::MAX);
+    fn note_made(&mut self, bytes: &Range<u64>) {
+        note(&mut self.given, bytes);
+        if self.returning > 0 {
+            note(&mut self.since, bytes);
         }
-        self.given.insert(bytes.start, bytes.end);
     }
 
-    fn returns(&mut self, now: Nanos) -> Duration {
+    fn drop(&mut self, bytes: &Range<u64>) {
+        self.given.remove(bytes.start, bytes.end);
+        self.whole.remove(bytes.start, bytes.end);
+        self.since.remove(bytes.start, bytes.end);
+    }
+
+    fn give(&mut self, bytes: &Range<u64>) {
+        note(&mut self.given, bytes);
+        note(&mut self.whole, bytes);
+    }
+
+    fn returns(&mut self, now: Nanos, is_covered: bool) -> Duration {
         self.returning += 1;
+        self.uncovered += u32::from(!is_covered);
         self.pass_since = now;
         self.ahead.places.clear();
         let left = (self.filled_at + TURN.as_nanos() as Nanos).saturating_sub(now);

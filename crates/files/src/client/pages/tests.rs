@@ -13,8 +13,9 @@ const F: FileId = FileId { device: 1, inode: 1, born: 0 };
 const NODE: u64 = 7;
 /// Of the file.
 const PAGES: usize = 2;
-/// The first only reads what it has mapped.
+/// The first only reads what it has mapped. It has made the file, and writes to it by way of its pages.
 const CLIENTS: usize = 3;
+const MAKER: usize = 0;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Page {
@@ -42,13 +43,16 @@ enum Step {
     Looks(u64, Seen, UseId),
     /// They are on their way.
     Read(u64, Seen, u32),
+    /// The kernel has them, and that is about to be noted.
+    Filled(u64),
 }
 
 /// Pages are being given back: whose, under which lease, and what is left of a pass that has begun.
 #[derive(Debug)]
 struct Pass {
     client: usize,
-    broken: Break,
+    /// `None`: the maker's lease on the file.
+    broken: Option<Break>,
     left: Option<Vec<usize>>,
     is_first: bool,
     since: Nanos,
@@ -73,10 +77,49 @@ struct Store {
     version: Option<u32>,
 }
 
+/// write(2) by way of the maker's pages: which, and what is in it.
+#[derive(Clone, Copy, Debug)]
+struct Making {
+    page: usize,
+    version: u32,
+    step: Made,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Made {
+    /// It is in the kernel's page, and on its way.
+    Comes,
+    /// It cannot stay there: the page is to be dropped, since so many had been filled.
+    Drops(u64),
+    /// It has been.
+    Dropped(u64),
+    /// The server is asked: it cannot be kept here.
+    Asks(u64, UseId),
+}
+
+/// How far a lease on the file has come that is the maker's alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Alone {
+    #[default]
+    Held,
+    /// The word that it is broken is on its way.
+    Broken,
+    /// It has come: nothing more is kept, and pages are being given back.
+    Returning,
+    Released,
+}
+
 #[derive(Debug, Default)]
 struct World {
     now: Nanos,
     leases: Leases,
+    alone: Alone,
+    making: Option<Making>,
+    /// It has closed the file.
+    is_made: bool,
+    /// Somebody else at the maker's has it open for writing.
+    has_company: bool,
+    last_version: u32,
     /// What each page is, for whoever has been told of all changes, and at the server.
     truth: [u32; PAGES],
     stored: [u32; PAGES],
@@ -98,6 +141,10 @@ struct World {
     passes_beside_stores: bool,
     knows_no_pages: bool,
     fills_at_once: bool,
+    keeps_made: bool,
+    leaves_made: bool,
+    minds_no_company: bool,
+    minds_no_fills: bool,
 }
 
 /// Of a page.
@@ -110,14 +157,26 @@ impl World {
     fn new() -> Self {
         let mut world = Self::default();
         (1..=CLIENTS as u64).for_each(|client| world.leases.join(client));
+        world.tables[MAKER].opened_for_writing(NODE, true);
         world
+    }
+
+    fn new_version(&mut self) -> u32 {
+        self.last_version += 1;
+        self.last_version
     }
 
     fn writes(client: usize) -> bool {
         client > 0
     }
 
-    fn ask(&mut self, id: UseId) -> Verdict {
+    fn ask(&mut self, client: usize, id: UseId) -> Verdict {
+        if client != MAKER && self.alone != Alone::Released {
+            if self.alone == Alone::Held {
+                self.alone = Alone::Broken;
+            }
+            return Verdict::Wait;
+        }
         let (verdict, breaks) = self.leases.may_go(0, id);
         self.breaks.extend(breaks);
         verdict
@@ -127,7 +186,7 @@ impl World {
     fn write_back(&mut self, client: usize, page: usize) -> Result<(), String> {
         if let Page::Present { version, is_dirty: true } = self.kernels[client][page] {
             let id = self.leases.begin(client as u64 + 1, F, Use::Change);
-            if self.ask(id) != Verdict::Go(0) {
+            if self.ask(client, id) != Verdict::Go(0) {
                 return Err(format!("client {client} may not give back what it has: {self:?}"));
             }
             self.leases.end(id);
@@ -154,7 +213,7 @@ impl World {
                     _ => Step::Looks(number, seen, self.leases.begin(owner, F, Use::Look)),
                 }
             }
-            Step::Asks(number, seen, id) => match self.ask(id) {
+            Step::Asks(number, seen, id) => match self.ask(client, id) {
                 Verdict::Wait => return,
                 Verdict::Go(serial) => {
                     self.leases.end(id);
@@ -171,7 +230,7 @@ impl World {
                 }
                 Step::Looks(number, seen, self.leases.begin(owner, F, Use::Look))
             }
-            Step::Looks(number, seen, id) => match self.ask(id) {
+            Step::Looks(number, seen, id) => match self.ask(client, id) {
                 Verdict::Wait => return,
                 _ => {
                     self.leases.end(id);
@@ -181,11 +240,15 @@ impl World {
             Step::Read(number, seen, version) => {
                 if self.tables[client].may_fill(now, NODE, seen, alone, true) || self.fills_whatever {
                     self.kernels[client][page] = Page::Present { version, is_dirty: false };
-                    self.tables[client].came(NODE, number);
-                    self.fills.swap_remove(at);
-                    return;
+                    Step::Filled(number)
+                } else {
+                    Step::Begins(number)
                 }
-                Step::Begins(number)
+            }
+            Step::Filled(number) => {
+                self.tables[client].came(NODE, number);
+                self.fills.swap_remove(at);
+                return;
             }
         };
         self.fills[at].2 = next;
@@ -247,11 +310,15 @@ impl World {
                 self.write_back(client, page)?;
             }
             self.kernels[client][page] = Page::Absent;
-        } else if self.tables[client].end_pass(NODE) && !self.needs_no_second_pass {
+        } else if self.tables[client].end_pass(NODE, self.passes[at].broken.is_some())
+            && !self.needs_no_second_pass
+        {
             (self.passes[at].left, self.passes[at].is_first) = (None, false);
         } else {
-            let Pass { broken, .. } = self.passes.remove(at);
-            self.released.push(broken);
+            match self.passes.remove(at).broken {
+                Some(broken) => self.released.push(broken),
+                None => self.alone = Alone::Released,
+            }
         }
         Ok(())
     }
@@ -265,6 +332,8 @@ impl World {
                     self.fills.push((client, page, Step::Comes));
                 }
                 Page::Locked => {}
+                // It has not been written yet, and nobody has been told.
+                Page::Present { version, .. } if self.is_making(client, page, version) => {}
                 Page::Present { version, .. } if version != self.truth[page] => {
                     return Err(format!("client {client} sees the past of page {page}: {self:?}"));
                 }
@@ -276,8 +345,9 @@ impl World {
                     if version != self.truth[page] {
                         return Err(format!("client {client} changes a past of page {page}: {self:?}"));
                     }
-                    self.truth[page] += 1;
-                    self.kernels[client][page] = Page::Present { version: version + 1, is_dirty: true };
+                    let version = self.new_version();
+                    self.truth[page] = version;
+                    self.kernels[client][page] = Page::Present { version, is_dirty: true };
                 }
             }
             4 | 5 if !self.fills.is_empty() => self.fill(pick % self.fills.len()),
@@ -285,7 +355,13 @@ impl World {
                 let broken = self.breaks.swap_remove(pick % self.breaks.len());
                 let client = broken.client as usize - 1;
                 let _ = self.tables[client].broken(self.now, Grant { node: NODE, serial: broken.serial });
-                self.passes.push(Pass { client, broken, left: None, is_first: true, since: self.now });
+                self.passes.push(Pass {
+                    client,
+                    broken: Some(broken),
+                    left: None,
+                    is_first: true,
+                    since: self.now,
+                });
             }
             7 | 8 if !self.passes.is_empty() => self.give_back(pick % self.passes.len())?,
             9 if !self.released.is_empty() => {
@@ -293,7 +369,7 @@ impl World {
                 self.leases.released(client, file, serial);
             }
             // write(2): the kernel writes what it has first, and drops it; it may be there again before the server has the write.
-            10 if self.changes.len() < 2 => {
+            10 if self.changes.len() < 2 && (client != MAKER || self.has_company) => {
                 self.write_back(client, page)?;
                 if self.kernels[client][page] != Page::Locked {
                     self.kernels[client][page] = Page::Absent;
@@ -306,8 +382,8 @@ impl World {
                     self.changes.push(Writing { client, page, number, id, is_begun: false });
                 } else {
                     // It has the file to itself, and keeps the write to itself.
-                    if self.ask(id) != Verdict::Wait {
-                        self.truth[page] += 1;
+                    if self.ask(client, id) != Verdict::Wait {
+                        self.truth[page] = self.new_version();
                         self.stored[page] = self.truth[page];
                     }
                     self.leases.end(id);
@@ -324,7 +400,7 @@ impl World {
             13 if !self.looks.is_empty() => {
                 let at = pick % self.looks.len();
                 let (client, page, id) = self.looks[at];
-                if self.ask(id) != Verdict::Wait {
+                if self.ask(client, id) != Verdict::Wait {
                     // One's own memory may have been written to again meanwhile.
                     let own = matches!(self.kernels[client][page], Page::Present { is_dirty: true, .. });
                     if self.stored[page] != self.truth[page] && !own {
@@ -339,21 +415,160 @@ impl World {
             }
             15 if !self.stores.is_empty() => self.store(pick % self.stores.len()),
             16 => self.now += MILLISECOND,
+            // The kernel fills a page with what is written, and sends the write.
+            17 | 18
+                if self.making.is_none() && !self.is_made && self.kernels[MAKER][page] != Page::Locked =>
+            {
+                let version = self.new_version();
+                self.kernels[MAKER][page] = Page::Present { version, is_dirty: false };
+                self.making = Some(Making { page, version, step: Made::Comes });
+            }
+            19 | 20 => self.make()?,
+            21 => self.end_alone(),
+            22 => self.is_alone_again(),
+            23 => self.company(),
+            24 if pick == 0 => self.end_making(),
             _ => {}
         }
         Ok(())
     }
 
+    fn is_making(&self, client: usize, page: usize, version: u32) -> bool {
+        let is_it = |making: &Making| (making.page, making.version) == (page, version);
+        client == MAKER && self.making.as_ref().is_some_and(is_it)
+    }
+
+    /// Whether somebody's kernel has this page, but for what is about to be written.
+    fn is_kept(&self, page: usize, but: Option<usize>) -> bool {
+        self.kernels.iter().enumerate().any(|(client, pages)| match pages[page] {
+            Page::Present { version, .. } => Some(client) != but && !self.is_making(client, page, version),
+            _ => false,
+        })
+    }
+
+    /// What is written by way of pages goes on.
+    fn make(&mut self) -> Result<(), String> {
+        let Some(Making { page, version, step }) = self.making else { return Ok(()) };
+        let table = &mut self.tables[MAKER];
+        let is_alone = matches!(self.alone, Alone::Held | Alone::Broken);
+        let next = match step {
+            Made::Comes => {
+                let may_stay = table.has_in_pages(NODE, &bytes(page), 4096) || self.minds_no_company;
+                if may_stay && is_alone {
+                    let number = table.writes(NODE, bytes(page));
+                    table.written(NODE, number);
+                    (self.truth[page], self.stored[page]) = (version, version);
+                    None
+                } else {
+                    Some(Made::Drops(table.filled(NODE)))
+                }
+            }
+            Made::Drops(_) if self.kernels[MAKER][page] == Page::Locked => return Ok(()),
+            Made::Drops(filled) => {
+                if !self.leaves_made {
+                    self.write_back(MAKER, page)?;
+                    self.kernels[MAKER][page] = Page::Absent;
+                }
+                Some(Made::Dropped(filled))
+            }
+            Made::Dropped(mut filled) => {
+                if self.minds_no_fills {
+                    filled = table.filled(NODE);
+                }
+                let Some(number) = table.writes_dropped(NODE, bytes(page), &bytes(page), filled) else {
+                    self.making = Some(Making { page, version, step: Made::Drops(table.filled(NODE)) });
+                    return Ok(());
+                };
+                if is_alone && !table.keeps(NODE, &bytes(page)) {
+                    (self.truth[page], self.stored[page]) = (version, version);
+                    table.written(NODE, number);
+                    None
+                } else {
+                    Some(Made::Asks(number, self.leases.begin(MAKER as u64 + 1, F, Use::Write)))
+                }
+            }
+            Made::Asks(number, id) => {
+                if self.ask(MAKER, id) == Verdict::Wait {
+                    return Ok(());
+                }
+                if self.is_kept(page, None) {
+                    return Err(format!("the maker changes page {page}, which kernels keep: {self:?}"));
+                }
+                self.leases.end(id);
+                (self.truth[page], self.stored[page]) = (version, version);
+                self.tables[MAKER].written(NODE, number);
+                None
+            }
+        };
+        self.making = next.map(|step| Making { page, version, step });
+        Ok(())
+    }
+
+    /// The maker hears that the file is not its own any more.
+    fn end_alone(&mut self) {
+        if self.alone != Alone::Broken {
+            return;
+        }
+        self.alone = Alone::Returning;
+        if self.tables[MAKER].lease_broken(self.now, NODE) && !self.keeps_made {
+            let since = self.now;
+            self.passes.push(Pass { client: MAKER, broken: None, left: None, is_first: true, since });
+        } else {
+            self.alone = Alone::Released;
+        }
+    }
+
+    /// Nobody else uses the file any more.
+    fn is_alone_again(&mut self) {
+        let is_quiet = self.changes.is_empty() && self.looks.is_empty() && self.passes.is_empty();
+        let others_fill = self.fills.iter().any(|(client, ..)| *client != MAKER);
+        let is_unused = is_quiet && !others_fill && !self.leases.others_keep(MAKER as u64 + 1, F);
+        if self.alone == Alone::Released
+            && !self.is_made
+            && is_unused
+            && self.breaks.is_empty()
+            && self.released.is_empty()
+        {
+            self.alone = Alone::Held;
+        }
+    }
+
+    /// The maker closes the file, when nothing in its pages needs the lease that it had.
+    fn end_making(&mut self) {
+        if self.making.is_none() && self.alone == Alone::Released && !self.is_made {
+            self.tables[MAKER].closed_for_writing(NODE, true);
+            self.is_made = true;
+        }
+    }
+
+    /// Somebody at the maker's opens the file for writing, or closes it.
+    fn company(&mut self) {
+        let table = &mut self.tables[MAKER];
+        if self.has_company {
+            if !self.changes.iter().any(|writing| writing.client == MAKER) {
+                table.closed_for_writing(NODE, false);
+                self.has_company = false;
+            }
+            return;
+        }
+        table.opened_for_writing(NODE, false);
+        self.has_company = true;
+        // The kernel drops them as it opens it.
+        for page in self.kernels[MAKER].iter_mut().filter(|page| **page != Page::Locked) {
+            *page = Page::Absent;
+        }
+    }
+
     fn change(&mut self, at: usize) -> Result<(), String> {
         let Writing { client, page, number, id, is_begun } = self.changes[at];
         if !is_begun {
-            self.changes[at].is_begun = self.ask(id) != Verdict::Wait;
+            self.changes[at].is_begun = self.ask(client, id) != Verdict::Wait;
             return Ok(());
         }
-        if self.kernels.iter().any(|pages| matches!(pages[page], Page::Present { .. })) {
+        if self.is_kept(page, None) {
             return Err(format!("client {client} changes page {page}, which kernels keep: {self:?}"));
         }
-        self.truth[page] += 1;
+        self.truth[page] = self.new_version();
         self.stored[page] = self.truth[page];
         self.leases.end(id);
         self.tables[client].written(NODE, number);
@@ -370,6 +585,8 @@ impl World {
         for at in (0..self.stores.len()).rev() {
             self.store(at);
         }
+        self.make()?;
+        self.end_alone();
         for kind in [6, 9, 11, 13] {
             (0..4).try_for_each(|pick| self.step(kind, 0, 0, pick))?;
         }
@@ -405,7 +622,8 @@ impl World {
         for _ in 0..1000 {
             let is_free = self.passes.is_empty() && self.breaks.is_empty() && self.released.is_empty();
             let is_quiet = self.fills.is_empty() && self.looks.is_empty() && self.stores.is_empty();
-            if is_free && is_quiet && self.changes.is_empty() {
+            let is_made = self.making.is_none() && matches!(self.alone, Alone::Held | Alone::Released);
+            if is_free && is_quiet && is_made && self.changes.is_empty() {
                 return Ok(());
             }
             self.go_on(false)?;
@@ -421,7 +639,7 @@ const _: () = assert!(LATE.as_nanos() as Nanos > MILLISECOND);
 type Steps = Vec<(u8, usize, usize, usize)>;
 
 fn steps() -> impl Strategy<Value = Steps> {
-    prop::collection::vec((0..17_u8, 0..CLIENTS, 0..PAGES, 0..8_usize), 1..400)
+    prop::collection::vec((0..25_u8, 0..CLIENTS, 0..PAGES, 0..8_usize), 1..500)
 }
 
 fn run(steps: Steps, world: &mut World) -> Result<(), String> {
@@ -442,7 +660,7 @@ proptest! {
 fn the_model_finds_what_is_wrong() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
-    let plants: [fn(&mut World); 8] = [
+    let plants: [fn(&mut World); 12] = [
         |world| world.fills_whatever = true,
         |world| world.forgets_dirty = true,
         |world| world.needs_no_second_pass = true,
@@ -451,6 +669,10 @@ fn the_model_finds_what_is_wrong() {
         |world| world.passes_beside_stores = true,
         |world| world.knows_no_pages = true,
         |world| world.fills_at_once = true,
+        |world| world.keeps_made = true,
+        |world| world.leaves_made = true,
+        |world| world.minds_no_company = true,
+        |world| world.minds_no_fills = true,
     ];
     for (number, plant) in plants.into_iter().enumerate() {
         let mut runner = TestRunner::deterministic();
@@ -501,4 +723,63 @@ fn nobody_knows_what_was_given_in_too_many_ranges() {
         table.came(NODE, store);
     }
     assert!(table.given(NODE).is_none() && table.keeps(NODE, &(4096..8192)));
+}
+
+#[test]
+fn what_is_written_by_way_of_pages_leaves_others_known() {
+    let mut table = leased();
+    table.opened_for_writing(NODE, true);
+    let page = table.comes(NODE, 0..8192);
+    let seen = table.see(NODE, page, false);
+    assert!(table.may_fill(0, NODE, seen, false, true));
+    // That it has come is not noted yet.
+    assert!(!table.has_in_pages(NODE, &(0..4096), 4096));
+    assert!(table.writes_dropped(NODE, 0..4096, &(0..4096), table.filled(NODE)).is_some());
+    table.came(NODE, page);
+    assert!(table.keeps(NODE, &(4096..8192)) && !table.keeps(NODE, &(0..4096)));
+    // Another that is asked for is not there.
+    table.comes(NODE, 0..4096);
+    table.has_in_pages(NODE, &(0..4096), 4096);
+    assert!(!table.has_whole(NODE, &(0..4096)));
+}
+
+#[test]
+fn pages_that_are_written_in_part_are_given_back_and_not_read() {
+    let mut table = Table::default();
+    table.opened_for_writing(NODE, true);
+    assert!(table.has_in_pages(NODE, &(0..100), 4096) && table.has_in_pages(NODE, &(8192..12288), 4096));
+    assert!(!table.keeps(NODE, &(0..4096)), "nobody waits for a write that is under way");
+    table.stays_in_pages(NODE, &(0..100), 4096);
+    assert!(table.keeps(NODE, &(4000..4096)) && !table.keeps(NODE, &(4096..8192)));
+    assert!(table.has_whole(NODE, &(8192..12288)) && !table.has_whole(NODE, &(0..4096)));
+    // They need no lease of their own as long as the file's is there, and go with it.
+    assert_eq!(table.expired(0), [NODE]);
+    assert_eq!(table.expired(0), [0; 0], "it is being done");
+    let pass = table.begin_pass(0, NODE, true).unwrap();
+    assert_eq!(pass.iter().collect::<Vec<_>>(), [(0, 4096), (8192, 12288)]);
+    assert!(!table.end_pass(NODE, true));
+    assert!(!table.lease_broken(0, NODE) && table.expired(0).is_empty());
+    // What is written while others are given back goes when its turn comes.
+    assert!(table.has_in_pages(NODE, &(0..4096), 4096) && table.lease_broken(0, NODE));
+    let pass = table.begin_pass(0, NODE, true);
+    assert!(pass.is_some() && table.has_in_pages(NODE, &(4096..8192), 4096));
+    assert!(!table.end_pass(NODE, false) && !table.keeps(NODE, &(0..4096)));
+    assert!(table.keeps(NODE, &(4096..8192)) && table.lease_broken(0, NODE));
+}
+
+#[test]
+fn a_long_file_is_stored_where_its_pages_are_not_there_when_it_is_made() {
+    let (mut table, block, whole) = (leased(), crate::limits::BLOCK_BYTES as u64, crate::limits::LONG_BYTES);
+    table.opened_for_writing(NODE, true);
+    assert!(table.has_in_pages(NODE, &(0..3 * block), 4096));
+    assert!(table.has_in_pages(NODE, &(3 * block..whole - 1), 4096));
+    let last = whole / block - 1;
+    assert!(!table.has_written(NODE, last), "its pages are written to");
+    assert_eq!(table.stores(NODE, 3 * block..4 * block, true), None);
+    assert!(!table.is_made(NODE, whole));
+    table.closed_for_writing(NODE, true);
+    assert!(table.is_made(NODE, whole));
+    let chosen: Vec<u64> = std::iter::from_fn(|| table.next_store(NODE)).collect();
+    assert_eq!(chosen, (3..=last).collect::<Vec<_>>());
+    assert!(table.stores(NODE, 3 * block..4 * block, true).is_some());
 }
