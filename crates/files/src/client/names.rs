@@ -5,7 +5,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::cache::{Cache, OwnChange};
-use super::open_files::{Far, OpenFile};
+use super::open_files::{Far, OpenFile, only_reads};
 use super::spares::Made;
 use super::{Remote, User, now};
 use crate::limits::{INLINE_BYTES_MAX, NAME_BYTES_MAX};
@@ -244,6 +244,9 @@ impl Remote {
         let is_new = flags.contains(OFlags::EXCL);
         let number = self.file_number();
         if is_new && let Some(attr) = self.use_spare((parent, name), mode, caller, (number, flags)) {
+            if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+                self.opened_for_writing(attr.node, false);
+            }
             return Ok((attr, number, false));
         }
         self.tell_spares(|spare| spare.is_named(parent, name)).await;
@@ -288,6 +291,12 @@ impl Remote {
         let mut file = OpenFile::new(number, attr.node, flags, Some(far));
         file.by_pages = is_first && self.writes_by_pages(&file);
         let by_pages = file.by_pages;
+        if by_pages {
+            file.no_capability = created.exclusive.into();
+        }
+        if !only_reads(flags) {
+            self.opened_for_writing(attr.node, by_pages);
+        }
         self.add_file(file);
         if is_new {
             let (name, at) = (Bytes::copy_from_slice(name), now());
@@ -421,7 +430,9 @@ impl Remote {
 
     /// The value of an extended attribute.
     pub async fn xattr(&self, node: u64, name: &[u8]) -> Result<Bytes, Errno> {
-        if self.known_attr(node).is_some_and(|attr| attr.no_xattrs) {
+        let has_none = self.known_attr(node).is_some_and(|attr| attr.no_xattrs);
+        // The kernel asks for it before it writes by way of pages.
+        if has_none || (name == CAPABILITY && self.has_no_capability(node)) {
             return Err(Errno::NODATA);
         }
         Ok(self.call(GetXattr { node, name: Bytes::copy_from_slice(name) }).await.outcome?.data)
@@ -458,6 +469,9 @@ impl Remote {
 
 /// What a file is, in a mode.
 const KIND: u32 = 0o170_000;
+
+/// What takes the place of set-user-id for one program.
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// Of renameat2(2).
 const EXCHANGE: u32 = rustix::fs::RenameFlags::EXCHANGE.bits();

@@ -43,6 +43,8 @@ pub(super) struct OpenFile {
     pub(super) failure: Mutex<Option<Errno>>,
     /// What is written to it is in the kernel's pages before it comes here.
     pub(super) by_pages: bool,
+    /// As long as that lease is there the file has no capabilities, as it was made under it; 0: that is not known.
+    pub(super) no_capability: AtomicU64,
 }
 
 /// What the server has opened: the exclusive lease that came with it, or 0, and its mode.
@@ -76,6 +78,7 @@ impl OpenFile {
             acquired_at: now().into(),
             failure: Mutex::default(),
             by_pages: false,
+            no_capability: AtomicU64::new(0),
         }
     }
 
@@ -94,9 +97,6 @@ impl OpenFile {
 
 impl Remote {
     pub(super) fn add_file(&self, file: OpenFile) {
-        if !only_reads(file.flags) {
-            self.opened_for_writing(&file);
-        }
         lock(&self.inner.files).insert(file.number, Arc::new(file));
     }
 
@@ -191,7 +191,18 @@ impl Remote {
             (1..=KEPT_BLOCKS_MAX).contains(&blocks)
                 && (0..blocks).all(|place| cache.block(now, node, place).is_some())
         };
+        if !only_reads {
+            self.opened_for_writing(node, false); // whose pages are given back is told before
+        }
         let number = self.file_number();
+        let opened = self.open_as(number, node, flags, is_kept).await;
+        if opened.is_err() && !only_reads {
+            self.closed_for_writing(node, false).await;
+        }
+        opened.map(|()| (number, self.reads_by_pages(node, flags)))
+    }
+
+    async fn open_as(&self, number: u64, node: u64, flags: OFlags, is_kept: bool) -> Result<(), Errno> {
         if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
             self.return_own_pages(node).await;
         }
@@ -200,7 +211,7 @@ impl Remote {
         let _no_stores = if changes { Some(self.without_stores(node).await) } else { None };
         let far = if is_kept { None } else { Some(self.open_far(number, node, flags).await?) };
         self.add_file(OpenFile::new(number, node, flags, far));
-        Ok((number, self.reads_by_pages(node, flags)))
+        Ok(())
     }
 
     /// Closes an open file; nobody waits for it.
@@ -222,7 +233,7 @@ impl Remote {
                 }
             }
             if !only_reads(file.flags) {
-                remote.closed_for_writing(&file).await;
+                remote.closed_for_writing(file.node, file.by_pages).await;
             }
             remote.inner.client.locking.closed(file.node, file.number);
             if let Err(error) = file.check() {

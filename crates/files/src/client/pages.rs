@@ -114,9 +114,9 @@ impl Remote {
                 Err(errno) => return fill(Err(errno)),
             };
             {
-                let mut table = lock(&client.pages.table);
                 // It may have been opened for writing meanwhile: then the kernel drops all pages when it hears of that.
                 let valid = client.cache().valid_for(now()) > 0;
+                let mut table = lock(&client.pages.table);
                 if table.may_fill(now(), node, seen, alone, valid) {
                     // Nothing is given back between that and this.
                     return fill(Ok(bytes));
@@ -204,10 +204,10 @@ impl Remote {
         self.return_all_pages(nodes);
     }
 
-    fn return_all_pages(&self, nodes: Vec<u64>) {
-        for node in nodes {
+    fn return_all_pages(&self, nodes: Vec<(u64, bool)>) {
+        for (node, is_covered) in nodes {
             let remote = self.clone();
-            self.inner.runtime.spawn(async move { remote.return_pages(node, true).await });
+            self.inner.runtime.spawn(async move { remote.return_pages(node, is_covered).await });
         }
     }
 

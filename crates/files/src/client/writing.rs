@@ -105,8 +105,10 @@ impl Remote {
             drop(writing.take()); // the kernel may wait for pages that wait for this
             writing = self.drop_before_write(file.node, &bytes).await;
         }
-        // Others see it as soon as the pages here have been dropped.
-        let may_wait = how.later || !self.keeps_pages(file.node, &bytes);
+        // Others see it as soon as the pages here have been dropped. Those of a write by way of pages have been, and stay away; the kernel
+        // may hold locked what it covers in part: whoever waits for that must not be waited for.
+        let later = how.later || is_by_pages;
+        let may_wait = later || !self.keeps_pages(file.node, &bytes);
         if may_wait && self.keep(&file, offset, &data, how).await {
             return Ok(());
         }
@@ -116,7 +118,7 @@ impl Remote {
         let change = [OwnChange::of_bytes(file.node, bytes.start, bytes.end)];
         let changing = Changing::begin(&self.inner.client, &change);
         let under_way = self.in_time(self.begin_write()).await?.ok_or(Errno::IO)?;
-        let mut written = self.write_far(&file, far, offset, data, how).await;
+        let mut written = self.write_far(&file, far, offset, data, HowWritten { later, ..how }).await;
         drop((changing, under_way, writing));
         let synced = OFlags::SYNC | OFlags::DSYNC;
         if written.is_ok()
@@ -259,6 +261,7 @@ impl Remote {
             client.may_forget(cache);
             if let Err(errno) = sent {
                 remote.failed(&file, errno);
+                remote.lose_written(&file);
             }
             if let Some(written) = client.behind.of(node) {
                 written.settle(number, offset);
@@ -283,6 +286,7 @@ impl Remote {
     pub(super) fn mode_changes(&self, node: u64) {
         for file in lock(&self.inner.files).values().filter(|file| file.node == node) {
             file.no_set_id.store(false, Ordering::SeqCst);
+            file.no_capability.store(0, Ordering::SeqCst);
         }
     }
 

@@ -34,8 +34,10 @@ struct Kept {
     /// What the kernel may have, and what of this it has got, if it has not dropped it since.
     given: RangeSet,
     whole: RangeSet,
-    /// Writes of programs here that are under way.
-    writing: BTreeMap<u64, Range<u64>>,
+    /// Writes of programs here that are under way, and whether by way of pages.
+    writing: BTreeMap<u64, (Range<u64>, bool)>,
+    /// Pages that are being dropped before such a write, and whether some have been filled again.
+    dropping: BTreeMap<u64, (Range<u64>, bool)>,
     /// Open files here that may be written to, and those of them that are written by way of pages.
     writers: u32,
     makers: u32,
@@ -48,12 +50,11 @@ struct Kept {
     turns: Arc<tokio::sync::Mutex<()>>,
     /// When that began, or its last pass.
     pass_since: Nanos,
-    /// Filled meanwhile, and written to by way of pages.
+    /// Filled meanwhile.
     again: RangeSet,
-    since: RangeSet,
-    /// When one was filled last, and how often some have been.
+    /// When one was filled last, and whether one ever was.
     filled_at: Nanos,
-    filled: u64,
+    has_readers: bool,
     ahead: Ahead,
 }
 
@@ -64,15 +65,16 @@ struct Coming {
     is_store: bool,
     /// Its bytes are read under a lease, or one has been asked for.
     is_leased: bool,
-    /// A write of a program here has begun or ended since its bytes were asked for.
+    /// A write of a program here has begun or ended since its bytes were asked for, or one by way of pages.
     is_old: bool,
+    is_past: bool,
     /// It is there.
     is_filled: bool,
 }
 
 impl Coming {
     fn new(bytes: Range<u64>, is_store: bool) -> Self {
-        Self { bytes, is_store, is_leased: is_store, is_old: false, is_filled: false }
+        Self { bytes, is_store, is_leased: is_store, is_old: false, is_past: false, is_filled: false }
     }
 }
 
@@ -166,7 +168,7 @@ impl Table {
         let kept = self.kept(node);
         let lease = kept.lease.filter(|(_, is_alone)| *is_alone || !alone).map(|(serial, _)| serial);
         if let Some(coming) = kept.coming.get_mut(&number) {
-            (coming.is_leased, coming.is_old) = (kept.returning == 0, false);
+            (coming.is_leased, coming.is_old, coming.is_past) = (kept.returning == 0, false, false);
         }
         Seen { number, lease, is_returning: kept.returning > 0, returned: kept.returned, sessions }
     }
@@ -192,17 +194,17 @@ impl Table {
         self.last += 1;
         let number = self.last;
         let kept = self.kept(node);
-        kept.age(&bytes);
-        kept.writing.insert(number, bytes);
+        kept.age(&bytes, false);
+        kept.writing.insert(number, (bytes, false));
         number
     }
 
     /// It has.
     pub(super) fn written(&mut self, node: u64, number: u64) {
         if let Some(kept) = self.nodes.get_mut(&node)
-            && let Some(bytes) = kept.writing.remove(&number)
+            && let Some((bytes, by_pages)) = kept.writing.remove(&number)
         {
-            kept.age(&bytes);
+            kept.age(&bytes, by_pages);
         }
     }
 
@@ -228,7 +230,7 @@ impl Table {
         // Those at its ends may be locked until it is done, and have nothing that may be read.
         let whole = bytes.start.next_multiple_of(page)..bytes.end / page * page;
         if !whole.is_empty() {
-            kept.note_made(&whole);
+            note(&mut kept.given, &whole);
         }
         if whole == *bytes {
             note(&mut kept.whole, bytes);
@@ -241,7 +243,7 @@ impl Table {
             .map(|coming| coming.bytes.clone())
             .collect();
         asked.iter().for_each(|asked| kept.drop(asked));
-        asked.is_empty() && kept.writers <= 1 && kept.filled == 0
+        asked.is_empty() && kept.returning == 0 && kept.writers <= 1 && !kept.has_readers
     }
 
     /// It has, and they do.
@@ -249,41 +251,53 @@ impl Table {
         let covered = bytes.start / page * page..bytes.end.next_multiple_of(page);
         if covered != *bytes {
             // So that writes that follow each other leave one range.
-            self.kept(node).note_made(&covered);
+            note(&mut self.kept(node).given, &covered);
         }
     }
 
-    /// How often the kernel has got pages of a file that it had asked for.
-    pub(super) fn filled(&self, node: u64) -> u64 {
-        self.nodes.get(&node).map_or(0, |kept| kept.filled)
+    /// These pages are about to be dropped, as they are written to, see [`writes_dropped`](Self::writes_dropped). True: the kernel may have some.
+    pub(super) fn drops(&mut self, node: u64, pages: Range<u64>) -> (u64, bool) {
+        let keeps = self.keeps(node, &pages);
+        self.last += 1;
+        let number = self.last;
+        self.kept(node).dropping.insert(number, (pages, false));
+        (number, keeps)
     }
 
-    /// As [`writes`](Self::writes), when the kernel has dropped these pages since it had got some [so often](Self::filled). `None`: it has got some
-    /// again; else it does so only while pages are given back.
+    /// As [`writes`](Self::writes), by way of pages that the kernel was about to [drop](Self::drops), and whether it has: none of them is filled
+    /// until it is over. `None`: it has been given some again before.
     pub(super) fn writes_dropped(
         &mut self,
         node: u64,
-        bytes: Range<u64>,
-        dropped: &Range<u64>,
-        filled: u64,
+        bytes: &Range<u64>,
+        pages: &[(u64, bool)],
     ) -> Option<u64> {
-        if self.filled(node) != filled {
+        let kept = self.kept(node);
+        let dropped: Vec<_> = pages
+            .iter()
+            .filter_map(|(number, is_gone)| Some((kept.dropping.remove(number)?, *is_gone)))
+            .collect();
+        if dropped.iter().any(|((_, is_filled), _)| *is_filled) {
             return None;
         }
-        self.dropped(node, dropped);
-        Some(self.writes(node, bytes))
-    }
-
-    /// The kernel has none of these pages, or none that may be read.
-    pub(super) fn dropped(&mut self, node: u64, pages: &Range<u64>) {
-        if !pages.is_empty() {
-            self.kept(node).drop(pages);
+        for ((pages, _), _) in dropped.iter().filter(|(_, is_gone)| *is_gone) {
+            kept.drop(pages);
         }
+        let number = self.writes(node, bytes.clone());
+        let kept = self.kept(node);
+        kept.age(bytes, true);
+        kept.writing.insert(number, (bytes.clone(), true));
+        Some(number)
     }
 
-    /// Whether the kernel may have all of some page of these.
-    pub(super) fn has_whole(&self, node: u64, page: &Range<u64>) -> bool {
-        self.nodes.get(&node).is_some_and(|kept| kept.whole.overlaps(page.start, page.end))
+    /// Whether a program here makes a file.
+    pub(super) fn has_maker(&self, node: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|kept| kept.makers > 0)
+    }
+
+    /// Up to where the kernel may have pages of a file.
+    pub(super) fn given_up_to(&self, node: u64) -> u64 {
+        self.nodes.get(&node).and_then(|kept| kept.given.iter().last()).map_or(0, |(_, end)| end)
     }
 
     /// A lease on the file itself is broken: whether pages are to be given back that no other covers, as if [`broken`](Self::broken).
@@ -307,7 +321,7 @@ impl Table {
             kept.lease = Some((serial, alone));
         }
         if let Some(coming) = kept.coming.get_mut(&seen.number) {
-            coming.is_old = false;
+            (coming.is_old, coming.is_past) = (false, false);
         }
         let lease = kept.lease.filter(|(known, _)| *known == serial).map(|(known, _)| known);
         // The lease may be taken back already: until it has been given back nobody changes what is read from now on.
@@ -321,10 +335,12 @@ impl Table {
         let lease = kept.lease.filter(|(_, is_alone)| *is_alone || !alone).map(|(serial, _)| serial);
         let is_late = kept.is_late(now);
         let Some(coming) = kept.coming.get_mut(&seen.number) else { return false };
-        let (bytes, is_old) = (coming.bytes.clone(), coming.is_old);
+        let (bytes, is_old, is_past) = (coming.bytes.clone(), coming.is_old, coming.is_past);
         // Once: if they are not what they should be nobody waits for them any more.
         let is_awaited = std::mem::take(&mut coming.is_leased);
-        let is_written = kept.writing.values().any(|writing| overlap(writing, &bytes));
+        let mut overlapping = kept.writing.values().filter(|(writing, _)| overlap(writing, &bytes));
+        let is_written = overlapping.clone().next().is_some();
+        let is_made = is_past || overlapping.any(|(_, by_pages)| *by_pages);
         let is_same = (seen.returned, seen.sessions) == (kept.returned, sessions);
         // Else nobody has changed them since they were read, and nobody does before this page is given back, too.
         let is_leased = is_same
@@ -334,8 +350,8 @@ impl Table {
             && !is_old
             && !is_written;
         let was_leased = seen.lease.is_some() || seen.is_returning;
-        // Writes of programs here do not wait for the end of that, unless there is a lease on pages.
-        let is_newest = kept.returning > kept.uncovered || (!is_old && !is_written);
+        // Writes of programs here do not wait for the end of that, unless there is a lease on pages; those by way of pages never do.
+        let is_newest = if kept.returning > kept.uncovered { !is_made } else { !is_old && !is_written };
         let is_returning =
             is_same && was_leased && is_newest && kept.returning > 0 && (is_awaited || is_late);
         if is_returning {
@@ -344,7 +360,10 @@ impl Table {
         let may = (is_leased && valid) || is_returning;
         coming.is_filled = may;
         if may {
-            (kept.filled_at, kept.filled) = (now, kept.filled + 1);
+            (kept.filled_at, kept.has_readers) = (now, true);
+            for (dropping, is_filled) in kept.dropping.values_mut() {
+                *is_filled |= overlap(dropping, &bytes);
+            }
             kept.give(&bytes);
         }
         may
@@ -396,8 +415,7 @@ impl Table {
         kept.uncovered = kept.uncovered.saturating_sub(u32::from(!is_covered));
         kept.returned += 1;
         if kept.returning == 0 {
-            // Those stay that are under the file's own lease, or go with it.
-            (kept.given, kept.whole) = (std::mem::take(&mut kept.since), RangeSet::default());
+            (kept.given, kept.whole) = (RangeSet::default(), RangeSet::default());
         }
         false
     }
@@ -423,7 +441,7 @@ impl Table {
         // Who waits for a page of these may wait for others that are not here: the store would have to wait for that, and leases for the store.
         let is_awaited =
             kept.coming.values().any(|coming| !coming.is_store && overlap(&coming.bytes, &bytes));
-        if !is_leased || is_awaited || kept.writing.values().any(|writing| overlap(writing, &bytes)) {
+        if !is_leased || is_awaited || kept.writing.values().any(|(writing, _)| overlap(writing, &bytes)) {
             return None;
         }
         kept.give(&bytes);
@@ -433,24 +451,25 @@ impl Table {
     }
 
     /// The session is over, and all leases with it: whose pages are to be given back, see [`broken`](Self::broken).
-    pub(super) fn session_lost(&mut self, now: Nanos) -> Vec<u64> {
+    pub(super) fn session_lost(&mut self, now: Nanos) -> Vec<(u64, bool)> {
         self.sessions += 1;
         self.expired(now)
     }
 
-    /// Leases are over for now.
-    pub(super) fn expired(&mut self, now: Nanos) -> Vec<u64> {
+    /// Leases are over for now. As above; and whether there was one on pages.
+    pub(super) fn expired(&mut self, now: Nanos) -> Vec<(u64, bool)> {
         let had = |(node, kept): (&u64, &mut Kept)| {
             // What was written to pages needs none as long as leases on files are there.
-            if kept.lease.take().is_none() && (kept.given.is_empty() || kept.returning > 0) {
+            let is_covered = kept.lease.take().is_some();
+            if !is_covered && (kept.given.is_empty() || kept.returning > 0) {
                 return None;
             }
             // Nobody waits for these pages, and those on their way may wait for the server for long.
             kept.wait_for_stores_alone();
             // What was read under the lease may be changed by others from now on.
             kept.returned += 1;
-            kept.returns(now, true);
-            Some(*node)
+            kept.returns(now, is_covered);
+            Some((*node, is_covered))
         };
         self.nodes.iter_mut().filter_map(had).collect()
     }
@@ -531,9 +550,9 @@ impl Table {
 
 impl Kept {
     /// Programs here write to these bytes: what was read of them before is old.
-    fn age(&mut self, bytes: &Range<u64>) {
+    fn age(&mut self, bytes: &Range<u64>, by_pages: bool) {
         for coming in self.coming.values_mut().filter(|coming| overlap(&coming.bytes, bytes)) {
-            coming.is_old = true;
+            (coming.is_old, coming.is_past) = (true, coming.is_past || by_pages);
         }
     }
 
@@ -546,17 +565,9 @@ impl Kept {
         now >= self.pass_since + LATE.as_nanos() as Nanos
     }
 
-    fn note_made(&mut self, bytes: &Range<u64>) {
-        note(&mut self.given, bytes);
-        if self.returning > 0 {
-            note(&mut self.since, bytes);
-        }
-    }
-
     fn drop(&mut self, bytes: &Range<u64>) {
         self.given.remove(bytes.start, bytes.end);
         self.whole.remove(bytes.start, bytes.end);
-        self.since.remove(bytes.start, bytes.end);
     }
 
     fn give(&mut self, bytes: &Range<u64>) {

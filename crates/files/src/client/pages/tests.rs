@@ -23,6 +23,8 @@ enum Page {
     Absent,
     /// Being filled.
     Locked,
+    /// By a write that covers a part of it.
+    Held,
     Present {
         version: u32,
         is_dirty: bool,
@@ -81,6 +83,8 @@ struct Store {
 #[derive(Clone, Copy, Debug)]
 struct Making {
     page: usize,
+    /// All that it covers.
+    is_whole: bool,
     version: u32,
     step: Made,
 }
@@ -89,12 +93,21 @@ struct Making {
 enum Made {
     /// It is in the kernel's page, and on its way.
     Comes,
-    /// It cannot stay there: the page is to be dropped, since so many had been filled.
+    /// It cannot stay there: the page is to be dropped.
     Drops(u64),
-    /// It has been.
-    Dropped(u64),
+    /// It has been, or is locked, or was not there.
+    Dropped(u64, bool),
     /// The server is asked: it cannot be kept here.
     Asks(u64, UseId),
+}
+
+impl Made {
+    fn drops(table: &mut Table, page: usize) -> Self {
+        match table.drops(NODE, bytes(page)) {
+            (number, true) => Self::Drops(number),
+            (number, false) => Self::Dropped(number, true),
+        }
+    }
 }
 
 /// How far a lease on the file has come that is the maker's alone.
@@ -302,7 +315,7 @@ impl World {
             return Ok(());
         };
         if let Some(&page) = left.first() {
-            if let Page::Locked = self.kernels[client][page] {
+            if let Page::Locked | Page::Held = self.kernels[client][page] {
                 return Ok(()); // the kernel waits for it
             }
             left.remove(0);
@@ -331,7 +344,7 @@ impl World {
                     self.kernels[client][page] = Page::Locked;
                     self.fills.push((client, page, Step::Comes));
                 }
-                Page::Locked => {}
+                Page::Locked | Page::Held => {}
                 // It has not been written yet, and nobody has been told.
                 Page::Present { version, .. } if self.is_making(client, page, version) => {}
                 Page::Present { version, .. } if version != self.truth[page] => {
@@ -371,7 +384,7 @@ impl World {
             // write(2): the kernel writes what it has first, and drops it; it may be there again before the server has the write.
             10 if self.changes.len() < 2 && (client != MAKER || self.has_company) => {
                 self.write_back(client, page)?;
-                if self.kernels[client][page] != Page::Locked {
+                if !matches!(self.kernels[client][page], Page::Locked | Page::Held) {
                     self.kernels[client][page] = Page::Absent;
                 }
                 let number = self.tables[client].writes(NODE, bytes(page));
@@ -419,9 +432,13 @@ impl World {
             17 | 18
                 if self.making.is_none() && !self.is_made && self.kernels[MAKER][page] != Page::Locked =>
             {
-                let version = self.new_version();
-                self.kernels[MAKER][page] = Page::Present { version, is_dirty: false };
-                self.making = Some(Making { page, version, step: Made::Comes });
+                let (version, is_whole) = (self.new_version(), pick < 5);
+                let kernel = &mut self.kernels[MAKER][page];
+                *kernel = match kernel {
+                    Page::Absent if !is_whole => Page::Held,
+                    _ => Page::Present { version, is_dirty: false },
+                };
+                self.making = Some(Making { page, is_whole, version, step: Made::Comes });
             }
             19 | 20 => self.make()?,
             21 => self.end_alone(),
@@ -448,43 +465,45 @@ impl World {
 
     /// What is written by way of pages goes on.
     fn make(&mut self) -> Result<(), String> {
-        let Some(Making { page, version, step }) = self.making else { return Ok(()) };
-        let table = &mut self.tables[MAKER];
+        let Some(Making { page, is_whole, version, step }) = self.making else { return Ok(()) };
+        let mut written = bytes(page);
+        if !is_whole {
+            written.end -= 1;
+        }
+        let (table, kernel) = (&mut self.tables[MAKER], self.kernels[MAKER][page]);
         let is_alone = matches!(self.alone, Alone::Held | Alone::Broken);
         let next = match step {
             Made::Comes => {
-                let may_stay = table.has_in_pages(NODE, &bytes(page), 4096) || self.minds_no_company;
+                let may_stay = table.has_in_pages(NODE, &written, 4096) || self.minds_no_company;
                 if may_stay && is_alone {
-                    let number = table.writes(NODE, bytes(page));
+                    let number = table.writes(NODE, written.clone());
                     table.written(NODE, number);
-                    (self.truth[page], self.stored[page]) = (version, version);
+                    table.stays_in_pages(NODE, &written, 4096);
                     None
                 } else {
-                    Some(Made::Drops(table.filled(NODE)))
+                    Some(Made::drops(table, page))
                 }
             }
-            Made::Drops(_) if self.kernels[MAKER][page] == Page::Locked => return Ok(()),
-            Made::Drops(filled) => {
-                if !self.leaves_made {
+            Made::Drops(_) if kernel == Page::Locked => return Ok(()),
+            Made::Drops(number) => {
+                let is_gone = kernel != Page::Held; // else it is not waited for
+                if is_gone && !self.leaves_made {
                     self.write_back(MAKER, page)?;
                     self.kernels[MAKER][page] = Page::Absent;
                 }
-                Some(Made::Dropped(filled))
+                Some(Made::Dropped(number, is_gone))
             }
-            Made::Dropped(mut filled) => {
-                if self.minds_no_fills {
-                    filled = table.filled(NODE);
-                }
-                let Some(number) = table.writes_dropped(NODE, bytes(page), &bytes(page), filled) else {
-                    self.making = Some(Making { page, version, step: Made::Drops(table.filled(NODE)) });
-                    return Ok(());
-                };
-                if is_alone && !table.keeps(NODE, &bytes(page)) {
-                    (self.truth[page], self.stored[page]) = (version, version);
-                    table.written(NODE, number);
-                    None
-                } else {
-                    Some(Made::Asks(number, self.leases.begin(MAKER as u64 + 1, F, Use::Write)))
+            Made::Dropped(number, is_gone) => {
+                let dropped = if self.minds_no_fills { vec![] } else { vec![(number, is_gone)] };
+                match table.writes_dropped(NODE, &written, &dropped) {
+                    None => Some(Made::drops(table, page)),
+                    Some(number) if is_alone => {
+                        table.written(NODE, number);
+                        None
+                    }
+                    Some(number) => {
+                        Some(Made::Asks(number, self.leases.begin(MAKER as u64 + 1, F, Use::Change)))
+                    }
                 }
             }
             Made::Asks(number, id) => {
@@ -495,12 +514,17 @@ impl World {
                     return Err(format!("the maker changes page {page}, which kernels keep: {self:?}"));
                 }
                 self.leases.end(id);
-                (self.truth[page], self.stored[page]) = (version, version);
                 self.tables[MAKER].written(NODE, number);
                 None
             }
         };
-        self.making = next.map(|step| Making { page, version, step });
+        if next.is_none() {
+            (self.truth[page], self.stored[page]) = (version, version);
+            if self.kernels[MAKER][page] == Page::Held {
+                self.kernels[MAKER][page] = Page::Absent;
+            }
+        }
+        self.making = next.map(|step| Making { page, is_whole, version, step });
         Ok(())
     }
 
@@ -554,7 +578,7 @@ impl World {
         table.opened_for_writing(NODE, false);
         self.has_company = true;
         // The kernel drops them as it opens it.
-        for page in self.kernels[MAKER].iter_mut().filter(|page| **page != Page::Locked) {
+        for page in self.kernels[MAKER].iter_mut().filter(|page| matches!(page, Page::Present { .. })) {
             *page = Page::Absent;
         }
     }
@@ -734,13 +758,15 @@ fn what_is_written_by_way_of_pages_leaves_others_known() {
     assert!(table.may_fill(0, NODE, seen, false, true));
     // That it has come is not noted yet.
     assert!(!table.has_in_pages(NODE, &(0..4096), 4096));
-    assert!(table.writes_dropped(NODE, 0..4096, &(0..4096), table.filled(NODE)).is_some());
+    let (drops, _) = table.drops(NODE, 0..4096);
+    let number = table.writes_dropped(NODE, &(0..4096), &[(drops, true)]).unwrap();
+    table.written(NODE, number);
     table.came(NODE, page);
     assert!(table.keeps(NODE, &(4096..8192)) && !table.keeps(NODE, &(0..4096)));
     // Another that is asked for is not there.
     table.comes(NODE, 0..4096);
     table.has_in_pages(NODE, &(0..4096), 4096);
-    assert!(!table.has_whole(NODE, &(0..4096)));
+    assert!(!table.given(NODE).unwrap().overlaps(0, 4096));
 }
 
 #[test]
@@ -751,20 +777,37 @@ fn pages_that_are_written_in_part_are_given_back_and_not_read() {
     assert!(!table.keeps(NODE, &(0..4096)), "nobody waits for a write that is under way");
     table.stays_in_pages(NODE, &(0..100), 4096);
     assert!(table.keeps(NODE, &(4000..4096)) && !table.keeps(NODE, &(4096..8192)));
-    assert!(table.has_whole(NODE, &(8192..12288)) && !table.has_whole(NODE, &(0..4096)));
     // They need no lease of their own as long as the file's is there, and go with it.
-    assert_eq!(table.expired(0), [NODE]);
-    assert_eq!(table.expired(0), [0; 0], "it is being done");
+    assert_eq!(table.expired(0), [(NODE, false)]);
+    assert!(table.expired(0).is_empty(), "it is being done");
     let pass = table.begin_pass(0, NODE, true).unwrap();
     assert_eq!(pass.iter().collect::<Vec<_>>(), [(0, 4096), (8192, 12288)]);
-    assert!(!table.end_pass(NODE, true));
+    assert!(!table.end_pass(NODE, false));
     assert!(!table.lease_broken(0, NODE) && table.expired(0).is_empty());
-    // What is written while others are given back goes when its turn comes.
-    assert!(table.has_in_pages(NODE, &(0..4096), 4096) && table.lease_broken(0, NODE));
-    let pass = table.begin_pass(0, NODE, true);
-    assert!(pass.is_some() && table.has_in_pages(NODE, &(4096..8192), 4096));
-    assert!(!table.end_pass(NODE, false) && !table.keeps(NODE, &(0..4096)));
-    assert!(table.keeps(NODE, &(4096..8192)) && table.lease_broken(0, NODE));
+}
+
+#[test]
+fn pages_that_come_again_while_they_are_dropped_are_dropped_once_more() {
+    let mut table = leased();
+    let drops = [0..4096, 4096..8192].map(|pages| table.drops(NODE, pages).0);
+    let page = table.comes(NODE, 0..4096);
+    let seen = table.see(NODE, page, false);
+    assert!(table.may_fill(0, NODE, seen, false, true));
+    table.came(NODE, page);
+    let number = table.writes_dropped(NODE, &(4096..8192), &[(drops[1], true)]).unwrap();
+    assert_eq!(table.writes_dropped(NODE, &(0..8192), &[(drops[0], true)]), None);
+    table.written(NODE, number);
+    // What is not known to have gone may be there.
+    let (drops, _) = table.drops(NODE, 0..4096);
+    let number = table.writes_dropped(NODE, &(0..4096), &[(drops, false)]).unwrap();
+    assert!(table.keeps(NODE, &(0..4096)));
+    // Nothing of it is filled while it is written.
+    let page = table.comes(NODE, 0..4096);
+    let seen = table.see(NODE, page, false);
+    assert!(!table.may_fill(0, NODE, seen, false, true));
+    table.written(NODE, number);
+    let seen = table.see(NODE, page, false);
+    assert!(table.may_fill(0, NODE, seen, false, true));
 }
 
 #[test]

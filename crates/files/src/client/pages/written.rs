@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use tokio::task::JoinSet;
 
 use super::super::open_files::OpenFile;
 use super::super::writing::HowWritten;
@@ -32,25 +33,44 @@ impl Remote {
     }
 
     /// An open file may be written to from now on.
-    pub(in super::super) fn opened_for_writing(&self, file: &OpenFile) {
-        lock(&self.inner.client.pages.table).opened_for_writing(file.node, file.by_pages);
+    pub(in super::super) fn opened_for_writing(&self, node: u64, by_pages: bool) {
+        lock(&self.inner.client.pages.table).opened_for_writing(node, by_pages);
     }
 
     /// It is closed.
-    pub(in super::super) async fn closed_for_writing(&self, file: &OpenFile) {
-        let (table, node) = (&self.inner.client.pages.table, file.node);
-        lock(table).closed_for_writing(node, file.by_pages);
-        if !file.by_pages {
-            return;
+    pub(in super::super) async fn closed_for_writing(&self, node: u64, by_pages: bool) {
+        let table = &self.inner.client.pages.table;
+        lock(table).closed_for_writing(node, by_pages);
+        if by_pages {
+            self.leave_written(node).await;
         }
+        // The kernel may have forgotten it before.
+        if !self.inner.client.cache().is_known(node) {
+            self.forget_pages(node);
+        }
+    }
+
+    async fn leave_written(&self, node: u64) {
+        let table = &self.inner.client.pages.table;
         // A long one's pages get a lease of their own, a short one's are dropped.
-        let size = self.known_attr(node).map_or(0, |attr| attr.size);
+        let size = lock(table).given_up_to(node);
         let is_leased = lock(table).is_leased(node) || (size >= LONG_BYTES && self.lease_pages(node).await);
         if !is_leased {
             self.return_own_pages(node).await;
         } else if lock(table).is_made(node, size) {
             self.inner.runtime.spawn(self.clone().store_all(node, SHARE_OF_TIME));
         }
+    }
+
+    /// Whether a file has no capabilities (of programs), as it was made here, under a lease that has been there since.
+    pub(in super::super) fn has_no_capability(&self, node: u64) -> bool {
+        if !lock(&self.inner.client.pages.table).has_maker(node) {
+            return false;
+        }
+        let made = |file: &&Arc<OpenFile>| file.node == node && file.by_pages;
+        let lease =
+            lock(&self.inner.files).values().find(made).map(|file| file.no_capability.load(Ordering::SeqCst));
+        lease.is_some_and(|lease| self.inner.client.cache().holds(now(), node, lease))
     }
 
     /// The kernel has these bytes in its pages: whether they may stay there if the write is kept here. To be told before it is, so that whoever
@@ -72,49 +92,63 @@ impl Remote {
         node: u64,
         bytes: &Range<u64>,
     ) -> Option<Writing<'_>> {
-        let pages = &self.inner.client.pages;
-        let (cache, page) = (pages.cache.get()?, page_size());
-        let of_pages = |from: u64, to: u64| from * page..to * page;
-        let drop = |bytes: Range<u64>| {
-            let cache = Arc::clone(cache);
-            self.inner.runtime.spawn_blocking(move || cache.give_back(node, bytes))
-        };
+        let table = &self.inner.client.pages.table;
+        let (cache, page) = (self.inner.client.pages.cache.get()?, page_size());
         let (first, last) = (bytes.start / page, bytes.end.saturating_sub(1) / page);
         let whole = bytes.start.div_ceil(page)..bytes.end / page;
-        let ends = [first, last].map(|end| of_pages(end, end + 1));
-        for end in ends.into_iter().filter(|end| !whole.contains(&(end.start / page))) {
-            // One that was all there need not be now. Else it is locked until the write is done, and has nothing that may be read.
-            if lock(&pages.table).has_whole(node, &end) {
-                let _ = tokio::time::timeout(LOCKED, drop(end.clone())).await; // or it panicked
-            }
-            lock(&pages.table).dropped(node, &end);
-        }
-        let whole = if whole.is_empty() { 0..0 } else { of_pages(whole.start, whole.end) };
+        let ends = [first, last].into_iter().filter(|end| !whole.contains(end)).map(|end| end..end + 1);
+        // One that is covered in part is locked until the write is done, and has nothing that may be read; unless it was all there.
+        let pages: Vec<(Range<u64>, Duration)> = ends
+            .map(|end| (end, LOCKED))
+            .chain([(whole.clone(), LOCKED_LONG)])
+            .map(|(pages, patience)| (pages.start * page..pages.end * page, patience))
+            .filter(|(pages, _)| !pages.is_empty())
+            .collect();
         loop {
-            let filled = lock(&pages.table).filled(node);
-            if !whole.is_empty() {
-                let _ = drop(whole.clone()).await; // as above
+            let mut dropped = Vec::new();
+            for (pages, patience) in &pages {
+                let (number, keeps) = lock(table).drops(node, pages.clone());
+                if !keeps {
+                    dropped.push((number, true));
+                    continue;
+                }
+                let (cache, pages) = (Arc::clone(cache), pages.clone());
+                let dropping = self.inner.runtime.spawn_blocking(move || cache.give_back(node, pages));
+                dropped.push((number, tokio::time::timeout(*patience, dropping).await.is_ok()));
             }
-            let number = lock(&pages.table).writes_dropped(node, bytes.clone(), &whole, filled);
+            let number = lock(table).writes_dropped(node, bytes, &dropped);
             if let Some(number) = number {
                 return Some(Writing { remote: self, node, number });
             }
         }
     }
 
+    /// Some of what was written to a file is lost: its pages are not what others see.
+    pub(in super::super) fn lose_written(&self, file: &OpenFile) {
+        if file.by_pages {
+            let (remote, node) = (self.clone(), file.node);
+            self.inner.runtime.spawn(async move { remote.return_own_pages(node).await });
+        }
+    }
+
     /// These leases on files were broken: what was written to their pages goes, unless a lease on pages is there as well.
     pub(in super::super) async fn return_written(&self, broken: &[Grant]) {
+        let mut returning = JoinSet::new();
         for &Grant { node, .. } in broken {
-            let returns = lock(&self.inner.client.pages.table).lease_broken(now(), node);
-            if returns {
-                self.return_pages(node, false).await;
+            if lock(&self.inner.client.pages.table).lease_broken(now(), node) {
+                let remote = self.clone();
+                returning.spawn(async move { remote.return_pages(node, false).await });
             }
         }
+        returning.join_all().await;
     }
 }
 
-/// A page that is not dropped by then is locked.
+/// A page that is not dropped by then is locked: it goes when it is not any more.
 const LOCKED: Duration = Duration::from_millis(10);
+
+/// The same where none should be, unless the kernel's are larger than its pages.
+const LOCKED_LONG: Duration = Duration::from_secs(1);
 
 fn page_size() -> u64 {
     rustix::param::page_size() as u64
