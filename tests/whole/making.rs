@@ -21,10 +21,14 @@ fn word_of(mapping: &Mapping, page: usize) -> u64 {
     mapping.get(page * PAGE / 8)
 }
 
-fn word_at(file: &File, page: usize) -> u64 {
+fn word_in(file: &File, place: usize) -> u64 {
     let mut bytes = [0; 8];
-    file.read_exact_at(&mut bytes, (page * PAGE) as u64).unwrap();
+    file.read_exact_at(&mut bytes, place as u64).unwrap();
     u64::from_ne_bytes(bytes)
+}
+
+fn word_at(file: &File, page: usize) -> u64 {
+    word_in(file, page * PAGE)
 }
 
 fn set_word_at(file: &File, page: usize, value: u64) {
@@ -129,6 +133,104 @@ fn who_makes_a_file_may_have_company() {
     let all = fs::read(one.path("f")).unwrap();
     drop((mapped, both, past, made));
     assert!(fs::read(other.path("f")).unwrap() == all);
+    one.stop_having_written(1);
+    other.stop_having_known(0);
+}
+
+#[test]
+fn pages_that_came_in_calls_of_odd_lengths_show_no_past_either() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
+    let _server = stage.serve();
+    let [one, other] = ["one", "other"].map(|name| Mounted::new(&stage, name, &[]));
+    let mut made = File::create(one.path("f")).unwrap();
+    let reader = File::open(one.path("f")).unwrap();
+    let mapped = Mapping::new(&reader, 3 * PAGE, false);
+    made.write_all(&pages(1, 3)[..10_240]).unwrap();
+    // The third is not all there: it is asked for.
+    assert!((0..3).all(|page| word_of(&mapped, page) == 1));
+    made.write_all_at(&7_u64.to_ne_bytes(), 800).unwrap();
+    assert_eq!((mapped.get(100), word_of(&mapped, 0)), (7, 1));
+    let others = File::options().read(true).write(true).open(other.path("f")).unwrap();
+    for page in 0..3 {
+        set_word_at(&others, page, 2);
+        assert_eq!(word_of(&mapped, page), 2);
+    }
+    drop((made, mapped, reader, others));
+    one.stop_having_written(1);
+    other.stop_having_written(0);
+}
+
+/// Writes of a file's maker, of its company and of another mount, of any lengths at any places: each is seen by all as soon as it has returned.
+#[test]
+fn whoever_writes_what_all_see_it() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
+    let _server = stage.serve();
+    let [one, other] = ["one", "other"].map(|name| Mounted::new(&stage, name, &[]));
+    for seed in 1..=4_u64 {
+        let name = format!("f{seed}");
+        let mut state = seed;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let made = File::create(one.path(&name)).unwrap();
+        let (near, bytes) = (File::open(one.path(&name)).unwrap(), PAGES * PAGE);
+        let mapped = Mapping::new(&near, bytes, false);
+        let (mut far, mut company) = (None, None);
+        let mut expected = vec![0; bytes];
+        made.write_all_at(&expected, 0).unwrap();
+        for turn in 0..150 {
+            // Words, some of which begin or end with pages.
+            let at = if random(3) == 0 { random(PAGES) * PAGE } else { random(bytes / 8) * 8 };
+            let most = if random(2) == 0 { 3 * PAGE } else { 64 };
+            let length = (8 + random(most) / 8 * 8).min(bytes - at);
+            let words: Vec<u8> = vec![turn as u8 + 1; length];
+            let open = |mounted: &Mounted<'_>| {
+                File::options().read(true).write(true).open(mounted.path(&name)).unwrap()
+            };
+            let writer = match random(8) {
+                0 => {
+                    far = far.is_none().then(|| open(&other));
+                    None
+                }
+                1 => {
+                    company = company.is_none().then(|| open(&one));
+                    None
+                }
+                2 => far.as_ref(),
+                3 => company.as_ref(),
+                4 => {
+                    std::thread::sleep(std::time::Duration::from_millis(random(40) as u64));
+                    None
+                }
+                _ => Some(&made),
+            };
+            if let Some(writer) = writer {
+                writer.write_all_at(&words, at as u64).unwrap();
+                expected[at..at + length].copy_from_slice(&words);
+            }
+            // Where it was written, beside that, and anywhere.
+            let places = [at, at + length, at.saturating_sub(8), random(bytes)]
+                .map(|place| place.min(bytes - 8) / 8 * 8);
+            for (number, place) in places.into_iter().enumerate() {
+                let what = expected[place..place + 8].try_into().map(u64::from_ne_bytes).unwrap();
+                // Memory is looked at seldom: who has asked for pages is treated differently.
+                let who = random(20);
+                let seen = match (&far, &company, who) {
+                    (Some(far), _, 0..=7) => word_in(far, place),
+                    (_, Some(company), 8..=14) => word_in(company, place),
+                    (.., 19) => mapped.get(place / 8),
+                    _ => word_in(&near, place),
+                };
+                assert_eq!(seen, what, "seed {seed}, turn {turn}, place {number} at {place}, {who}");
+            }
+        }
+        drop((made, near, mapped, far, company));
+        assert!(fs::read(one.path(&name)).unwrap() == expected);
+        assert!(fs::read(other.path(&name)).unwrap() == expected);
+    }
     one.stop_having_written(1);
     other.stop_having_known(0);
 }

@@ -142,11 +142,11 @@ impl Remote {
         if how.later {
             return None;
         }
-        Some(self.writes_pages(file.node, bytes.clone()))
+        Some(self.writes_pages(file.node, bytes.clone(), file.by_pages))
     }
 
-    fn writes_pages(&self, node: u64, bytes: Range<u64>) -> Writing<'_> {
-        let number = lock(&self.inner.client.pages.table).writes(node, bytes);
+    fn writes_pages(&self, node: u64, bytes: Range<u64>, by_pages: bool) -> Writing<'_> {
+        let number = lock(&self.inner.client.pages.table).writes(node, bytes, by_pages);
         Writing { remote: self, node, number }
     }
 

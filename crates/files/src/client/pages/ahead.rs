@@ -47,7 +47,7 @@ impl Remote {
     /// Nothing is stored of a file until the returned is dropped: a store that comes late would make it longer again, or undo
     /// what has been written to its pages in memory.
     pub(in super::super) async fn without_stores(&self, node: u64) -> Writing<'_> {
-        let writing = self.writes_pages(node, 0..u64::MAX);
+        let writing = self.writes_pages(node, 0..u64::MAX, false);
         while lock(&self.inner.client.pages.table).is_storing(node) {
             tokio::time::sleep(super::PAUSE).await;
         }

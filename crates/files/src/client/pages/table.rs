@@ -190,12 +190,12 @@ impl Table {
     }
 
     /// A program here writes: by what number it is told that it has [`written`](Self::written).
-    pub(super) fn writes(&mut self, node: u64, bytes: Range<u64>) -> u64 {
+    pub(super) fn writes(&mut self, node: u64, bytes: Range<u64>, by_pages: bool) -> u64 {
         self.last += 1;
         let number = self.last;
         let kept = self.kept(node);
-        kept.age(&bytes, false);
-        kept.writing.insert(number, (bytes, false));
+        kept.age(&bytes, by_pages);
+        kept.writing.insert(number, (bytes, by_pages));
         number
     }
 
@@ -283,11 +283,7 @@ impl Table {
         for ((pages, _), _) in dropped.iter().filter(|(_, is_gone)| *is_gone) {
             kept.drop(pages);
         }
-        let number = self.writes(node, bytes.clone());
-        let kept = self.kept(node);
-        kept.age(bytes, true);
-        kept.writing.insert(number, (bytes.clone(), true));
-        Some(number)
+        Some(self.writes(node, bytes.clone(), true))
     }
 
     /// Whether a program here makes a file.
@@ -295,9 +291,10 @@ impl Table {
         self.nodes.get(&node).is_some_and(|kept| kept.makers > 0)
     }
 
-    /// Up to where the kernel may have pages of a file.
+    /// Up to where the kernel may have pages of a file; 0: of none, or of too many places.
     pub(super) fn given_up_to(&self, node: u64) -> u64 {
-        self.nodes.get(&node).and_then(|kept| kept.given.iter().last()).map_or(0, |(_, end)| end)
+        let last = self.nodes.get(&node).and_then(|kept| kept.given.iter().last());
+        last.filter(|(_, end)| *end < u64::MAX).map_or(0, |(_, end)| end)
     }
 
     /// A lease on the file itself is broken: whether pages are to be given back that no other covers, as if [`broken`](Self::broken).
@@ -453,21 +450,27 @@ impl Table {
     /// The session is over, and all leases with it: whose pages are to be given back, see [`broken`](Self::broken).
     pub(super) fn session_lost(&mut self, now: Nanos) -> Vec<(u64, bool)> {
         self.sessions += 1;
-        self.expired(now)
+        // What has been granted in it the server does not hold any more.
+        self.end_leases(now, false)
     }
 
     /// Leases are over for now. As above; and whether there was one on pages.
     pub(super) fn expired(&mut self, now: Nanos) -> Vec<(u64, bool)> {
+        self.end_leases(now, true)
+    }
+
+    fn end_leases(&mut self, now: Nanos, are_held: bool) -> Vec<(u64, bool)> {
         let had = |(node, kept): (&u64, &mut Kept)| {
             // What was written to pages needs none as long as leases on files are there.
-            let is_covered = kept.lease.take().is_some();
-            if !is_covered && (kept.given.is_empty() || kept.returning > 0) {
+            let was_leased = kept.lease.take().is_some();
+            if !was_leased && (kept.given.is_empty() || kept.returning > 0) {
                 return None;
             }
             // Nobody waits for these pages, and those on their way may wait for the server for long.
             kept.wait_for_stores_alone();
             // What was read under the lease may be changed by others from now on.
             kept.returned += 1;
+            let is_covered = was_leased && are_held;
             kept.returns(now, is_covered);
             Some((*node, is_covered))
         };

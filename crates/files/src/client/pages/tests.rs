@@ -93,7 +93,9 @@ struct Making {
 enum Made {
     /// It is in the kernel's page, and on its way.
     Comes,
-    /// It cannot stay there: the page is to be dropped.
+    /// It cannot stay there.
+    Noted,
+    /// The page is to be dropped.
     Drops(u64),
     /// It has been, or is locked, or was not there.
     Dropped(u64, bool),
@@ -102,10 +104,11 @@ enum Made {
 }
 
 impl Made {
-    fn drops(table: &mut Table, page: usize) -> Self {
+    /// Of a page that it covers in part what is known is enough.
+    fn drops(table: &mut Table, page: usize, is_whole: bool) -> Self {
         match table.drops(NODE, bytes(page)) {
-            (number, true) => Self::Drops(number),
-            (number, false) => Self::Dropped(number, true),
+            (number, keeps) if keeps || is_whole => Self::Drops(number),
+            (number, _) => Self::Dropped(number, true),
         }
     }
 }
@@ -387,7 +390,7 @@ impl World {
                 if !matches!(self.kernels[client][page], Page::Locked | Page::Held) {
                     self.kernels[client][page] = Page::Absent;
                 }
-                let number = self.tables[client].writes(NODE, bytes(page));
+                let number = self.tables[client].writes(NODE, bytes(page), false);
                 let keeps = self.tables[client].keeps(NODE, &bytes(page)) && !self.knows_no_pages;
                 let what = if self.keeps_own || !keeps { Use::Change } else { Use::Write };
                 let id = self.leases.begin(client as u64 + 1, F, what);
@@ -476,14 +479,15 @@ impl World {
             Made::Comes => {
                 let may_stay = table.has_in_pages(NODE, &written, 4096) || self.minds_no_company;
                 if may_stay && is_alone {
-                    let number = table.writes(NODE, written.clone());
+                    let number = table.writes(NODE, written.clone(), true);
                     table.written(NODE, number);
                     table.stays_in_pages(NODE, &written, 4096);
                     None
                 } else {
-                    Some(Made::drops(table, page))
+                    Some(Made::Noted)
                 }
             }
+            Made::Noted => Some(Made::drops(table, page, is_whole)),
             Made::Drops(_) if kernel == Page::Locked => return Ok(()),
             Made::Drops(number) => {
                 let is_gone = kernel != Page::Held; // else it is not waited for
@@ -496,7 +500,7 @@ impl World {
             Made::Dropped(number, is_gone) => {
                 let dropped = if self.minds_no_fills { vec![] } else { vec![(number, is_gone)] };
                 match table.writes_dropped(NODE, &written, &dropped) {
-                    None => Some(Made::drops(table, page)),
+                    None => Some(Made::Noted),
                     Some(number) if is_alone => {
                         table.written(NODE, number);
                         None
@@ -825,4 +829,17 @@ fn a_long_file_is_stored_where_its_pages_are_not_there_when_it_is_made() {
     let chosen: Vec<u64> = std::iter::from_fn(|| table.next_store(NODE)).collect();
     assert_eq!(chosen, (3..=last).collect::<Vec<_>>());
     assert!(table.stores(NODE, 3 * block..4 * block, true).is_some());
+}
+
+#[test]
+fn a_file_that_is_written_in_too_many_places_has_no_end() {
+    let mut table = leased();
+    table.opened_for_writing(NODE, true);
+    assert_eq!(table.given_up_to(NODE), 0);
+    for page in 0..crate::limits::PAGES_GIVEN_MAX as u64 {
+        assert!(table.has_in_pages(NODE, &(page * 8192..page * 8192 + 4096), 4096));
+        assert_eq!(table.given_up_to(NODE), page * 8192 + 4096);
+    }
+    assert!(table.has_in_pages(NODE, &(1 << 40..(1 << 40) + 4096), 4096));
+    assert_eq!(table.given_up_to(NODE), 0);
 }

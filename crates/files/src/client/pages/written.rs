@@ -93,34 +93,50 @@ impl Remote {
         bytes: &Range<u64>,
     ) -> Option<Writing<'_>> {
         let table = &self.inner.client.pages.table;
-        let (cache, page) = (self.inner.client.pages.cache.get()?, page_size());
+        self.inner.client.pages.cache.get()?;
+        let page = page_size();
         let (first, last) = (bytes.start / page, bytes.end.saturating_sub(1) / page);
         let whole = bytes.start.div_ceil(page)..bytes.end / page;
-        let ends = [first, last].into_iter().filter(|end| !whole.contains(end)).map(|end| end..end + 1);
+        let whole_pages = whole.start * page..whole.end.max(whole.start) * page;
         // One that is covered in part is locked until the write is done, and has nothing that may be read; unless it was all there.
-        let pages: Vec<(Range<u64>, Duration)> = ends
-            .map(|end| (end, LOCKED))
-            .chain([(whole.clone(), LOCKED_LONG)])
-            .map(|(pages, patience)| (pages.start * page..pages.end * page, patience))
-            .filter(|(pages, _)| !pages.is_empty())
-            .collect();
+        let is_in_part = |end: &u64| !whole.contains(end);
+        let mut ends = [last, first]
+            .into_iter()
+            .filter(is_in_part)
+            .map(|end| end * page..(end + 1) * page)
+            .collect::<Vec<_>>();
+        ends.dedup();
         loop {
             let mut dropped = Vec::new();
-            for (pages, patience) in &pages {
-                let (number, keeps) = lock(table).drops(node, pages.clone());
-                if !keeps {
-                    dropped.push((number, true));
-                    continue;
+            let mut locked = Vec::new();
+            for end in &ends {
+                let (number, keeps) = lock(table).drops(node, end.clone());
+                let is_gone = !keeps || self.drop_pages_in(LOCKED, node, end).await;
+                dropped.push((number, is_gone));
+                if !is_gone {
+                    locked.push(end.clone());
                 }
-                let (cache, pages) = (Arc::clone(cache), pages.clone());
-                let dropping = self.inner.runtime.spawn_blocking(move || cache.give_back(node, pages));
-                dropped.push((number, tokio::time::timeout(*patience, dropping).await.is_ok()));
             }
+            // The kernel has these, whatever is known of them.
+            let (number, _) = lock(table).drops(node, whole_pages.clone());
+            dropped.push((
+                number,
+                whole_pages.is_empty() || self.drop_pages_in(LOCKED_LONG, node, &whole_pages).await,
+            ));
             let number = lock(table).writes_dropped(node, bytes, &dropped);
             if let Some(number) = number {
                 return Some(Writing { remote: self, node, number });
             }
+            ends.retain(|end| !locked.contains(end));
         }
+    }
+
+    /// Has the kernel drop pages; false: not by then, but as soon as it can.
+    async fn drop_pages_in(&self, patience: Duration, node: u64, pages: &Range<u64>) -> bool {
+        let Some(cache) = self.inner.client.pages.cache.get().map(Arc::clone) else { return true };
+        let pages = pages.clone();
+        let dropping = self.inner.runtime.spawn_blocking(move || cache.give_back(node, pages));
+        tokio::time::timeout(patience, dropping).await.is_ok()
     }
 
     /// Some of what was written to a file is lost: its pages are not what others see.
