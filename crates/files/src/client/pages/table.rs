@@ -594,3 +594,6 @@ const TURN: Duration = Duration::from_millis(5);
 
 /// A pass takes less, unless the kernel waits for a page that it asked for before that was known here.
 pub(super) const LATE: Duration = Duration::from_millis(3);
+
+#[cfg(test)]
+mod tests;
