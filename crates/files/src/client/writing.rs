@@ -64,17 +64,18 @@ impl Remote {
         let Ok(file) = self.open_file(file) else { return false };
         let bytes = bytes_of(&file, offset, data.len());
         let _writing = self.writing(&file, &bytes, how);
-        let may_be_kept = if file.by_pages {
+        let is_by_pages = file.by_pages && !how.later;
+        let may_be_kept = if is_by_pages {
             self.has_in_pages(&file, &bytes)
         } else {
-            !self.keeps_pages(file.node, &bytes)
+            how.later || !self.keeps_pages(file.node, &bytes)
         };
-        if !how.later && !may_be_kept {
+        if !may_be_kept {
             return false;
         }
         let is_well = lock(&file.failure).is_none() && file.is_patient(how);
         let is_taken = is_well && self.write_behind(&file, offset, data, room) == Taken::Yes;
-        if is_taken && !how.later {
+        if is_taken && is_by_pages {
             self.stays_in_pages(&file, &bytes);
         }
         is_taken
@@ -103,7 +104,7 @@ impl Remote {
         }
         if is_by_pages {
             drop(writing.take()); // the kernel may wait for pages that wait for this
-            writing = self.drop_before_write(file.node, &bytes).await;
+            writing = Some(self.drop_before_write(file.node, &bytes).await);
         }
         // Others see it as soon as the pages here have been dropped. Those of a write by way of pages have been, and stay away; the kernel
         // may hold locked what it covers in part: whoever waits for that must not be waited for.

@@ -677,7 +677,7 @@ fn run(steps: Steps, world: &mut World) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(2000), ..ProptestConfig::default() })]
     #[test]
     fn nobody_sees_the_past_and_nobody_waits_for_ever(steps in steps()) {
         run(steps, &mut World::new()).map_err(TestCaseError::fail)?;

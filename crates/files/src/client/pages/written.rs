@@ -4,7 +4,8 @@
 //! sends the write: so the page is new before anybody knows of it here. As long as the file is this client's alone nobody can tell, and
 //! the pages stay for as long as its lease does, or one on pages. Where it is not, the pages of each write are dropped before it is made.
 //!
-//! A page that a write covers in part is locked until the write is done, and has nothing that may be read: nobody waits for it.
+//! A page that a write covers in part is locked until the write is done, and has nothing that may be read. Who gives pages back waits for it:
+//! so a write by way of pages never waits for that.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,60 +82,42 @@ impl Remote {
 
     /// The write is kept here, and so are they.
     pub(in super::super) fn stays_in_pages(&self, file: &OpenFile, bytes: &Range<u64>) {
-        if file.by_pages {
-            lock(&self.inner.client.pages.table).stays_in_pages(file.node, bytes, page_size());
-        }
+        lock(&self.inner.client.pages.table).stays_in_pages(file.node, bytes, page_size());
     }
 
     /// Has the kernel drop the pages of a write that cannot stay there, before it is made: from then on it is as if it had been written past them.
-    pub(in super::super) async fn drop_before_write(
-        &self,
-        node: u64,
-        bytes: &Range<u64>,
-    ) -> Option<Writing<'_>> {
-        let table = &self.inner.client.pages.table;
-        self.inner.client.pages.cache.get()?;
-        let page = page_size();
-        let (first, last) = (bytes.start / page, bytes.end.saturating_sub(1) / page);
-        let whole = bytes.start.div_ceil(page)..bytes.end / page;
-        let whole_pages = whole.start * page..whole.end.max(whole.start) * page;
+    pub(in super::super) async fn drop_before_write(&self, node: u64, bytes: &Range<u64>) -> Writing<'_> {
+        let (table, page) = (&self.inner.client.pages.table, page_size());
+        let first = bytes.start.next_multiple_of(page);
+        let whole = first..(bytes.end / page * page).max(first);
         // One that is covered in part is locked until the write is done, and has nothing that may be read; unless it was all there.
-        let is_in_part = |end: &u64| !whole.contains(end);
-        let mut ends = [last, first]
-            .into_iter()
-            .filter(is_in_part)
-            .map(|end| end * page..(end + 1) * page)
-            .collect::<Vec<_>>();
+        let mut ends = [bytes.end.saturating_sub(1), bytes.start].map(|at| at / page * page).to_vec();
+        ends.retain(|end| !whole.contains(end));
         ends.dedup();
         loop {
-            let mut dropped = Vec::new();
-            let mut locked = Vec::new();
-            for end in &ends {
-                let (number, keeps) = lock(table).drops(node, end.clone());
-                let is_gone = !keeps || self.drop_pages_in(LOCKED, node, end).await;
+            let (mut dropped, mut unlocked) = (Vec::new(), Vec::new());
+            for &end in &ends {
+                let pages = end..end + page;
+                let (number, keeps) = lock(table).drops(node, pages.clone());
+                let is_gone = !keeps || self.drop_pages_in(LOCKED, node, pages).await;
                 dropped.push((number, is_gone));
-                if !is_gone {
-                    locked.push(end.clone());
-                }
+                unlocked.extend(is_gone.then_some(end));
             }
             // The kernel has these, whatever is known of them.
-            let (number, _) = lock(table).drops(node, whole_pages.clone());
-            dropped.push((
-                number,
-                whole_pages.is_empty() || self.drop_pages_in(LOCKED_LONG, node, &whole_pages).await,
-            ));
+            let (number, _) = lock(table).drops(node, whole.clone());
+            let is_gone = whole.is_empty() || self.drop_pages_in(LOCKED_LONG, node, whole.clone()).await;
+            dropped.push((number, is_gone));
             let number = lock(table).writes_dropped(node, bytes, &dropped);
             if let Some(number) = number {
-                return Some(Writing { remote: self, node, number });
+                return Writing { remote: self, node, number };
             }
-            ends.retain(|end| !locked.contains(end));
+            ends = unlocked;
         }
     }
 
     /// Has the kernel drop pages; false: not by then, but as soon as it can.
-    async fn drop_pages_in(&self, patience: Duration, node: u64, pages: &Range<u64>) -> bool {
+    async fn drop_pages_in(&self, patience: Duration, node: u64, pages: Range<u64>) -> bool {
         let Some(cache) = self.inner.client.pages.cache.get().map(Arc::clone) else { return true };
-        let pages = pages.clone();
         let dropping = self.inner.runtime.spawn_blocking(move || cache.give_back(node, pages));
         tokio::time::timeout(patience, dropping).await.is_ok()
     }
