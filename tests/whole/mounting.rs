@@ -59,6 +59,11 @@ impl<'a> Mounted<'a> {
         self.statistics()["kernel_requests"].as_u64().unwrap()
     }
 
+    /// Writes that were kept here, and told later.
+    pub(crate) fn told_later(&self) -> u64 {
+        self.statistics()["behind"].as_u64().unwrap()
+    }
+
     /// Bytes of files that have come from the server.
     pub(crate) fn received(&self) -> u64 {
         self.statistics()["received_bytes"].as_u64().unwrap()
