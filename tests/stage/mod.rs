@@ -280,6 +280,17 @@ impl Tended {
         writeln!(self.tender.stdin.as_ref().unwrap(), "{signal} {pause}").unwrap();
     }
 
+    /// Kills the program, and starts it again after some seconds; it is dead when this returns.
+    pub(crate) fn kill(&self, pause: f64) {
+        let children = || {
+            let tender = self.tender.id();
+            std::fs::read_to_string(format!("/proc/{tender}/task/{tender}/children")).unwrap()
+        };
+        let program = children();
+        self.signal("KILL", pause);
+        process::wait_for("its death", process::LIMIT, || (children() != program).then_some(()));
+    }
+
     /// What all of them have said.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(&self.words).unwrap_or_default()

@@ -54,6 +54,11 @@ impl<'a> Mounted<'a> {
         counted.map(|operation| operation["count"].as_u64().unwrap()).sum()
     }
 
+    /// Requests to the server, answered or not.
+    pub(crate) fn asked(&self) -> u64 {
+        self.statistics()["asked"].as_u64().unwrap()
+    }
+
     /// Requests that the kernel has made.
     pub(crate) fn kernel_requests(&self) -> u64 {
         self.statistics()["kernel_requests"].as_u64().unwrap()

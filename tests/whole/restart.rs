@@ -1,18 +1,20 @@
 //! Servers that are gone and come back: what mounts had, they have again; who has been given up is told.
 
 use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use longhaul_files::limits::GRACE_MAX;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::fcntl::{AT_FDCWD, FcntlArg, RenameFlags, fcntl, renameat2};
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
 
 use crate::mounting::Mounted;
 use crate::stage::process::wait_for;
-use crate::stage::{Need, Stage};
+use crate::stage::{Host, Need, Stage, Tended};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -158,6 +160,114 @@ fn bytes_on_their_way_to_a_server_that_dies_get_there() {
         }
         fresh.read_exact_at(&mut here, number << 20).unwrap();
         assert!(here == block, "block {number}");
+    }
+}
+
+/// A server that dies while nothing comes through its host's firewall in one direction.
+struct Walled<'a> {
+    stage: &'a Stage,
+    server: Tended,
+    mounted: Mounted<'a>,
+}
+
+impl<'a> Walled<'a> {
+    fn new(stage: &'a Stage) -> Self {
+        let server = stage.serve_and_restart();
+        Self { stage, server, mounted: Mounted::new(stage, "mnt", &[]) }
+    }
+
+    fn here(&self, name: &str) -> PathBuf {
+        self.mounted.path(name)
+    }
+
+    fn far(&self, name: &str) -> PathBuf {
+        self.stage.path("far").join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.far(name)).unwrap()
+    }
+
+    /// Has a program begin something until `is_so`; then the server is killed, `others` do something there, and it is started again.
+    fn killed<T: Send>(
+        &self,
+        direction: &str,
+        operation: impl FnOnce() -> T + Send,
+        is_so: impl Fn() -> bool,
+        others: impl FnOnce(),
+    ) -> T {
+        let wall = |change| {
+            let mut iptables = self.stage.on(Host::Far, "iptables");
+            self.stage.run(iptables.args([change, direction, "-j", "DROP"])).expect(0);
+        };
+        // Nothing has to be looked up.
+        let names = fs::read_dir(self.here("")).unwrap();
+        names.for_each(|name| drop(name.unwrap().metadata().unwrap()));
+        wall("-I");
+        std::thread::scope(|scope| {
+            let operation = scope.spawn(operation);
+            wait_for("a request", SOON, || is_so().then_some(()));
+            assert!(!operation.is_finished());
+            self.server.kill(1.0);
+            others();
+            wall("-D");
+            operation.join().unwrap()
+        })
+    }
+}
+
+#[test]
+fn a_change_that_a_server_made_before_it_died_is_not_made_again() {
+    require!(Need::Emulator, Need::Root, Need::Fuse, Need::Iptables);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
+    for name in ["removed", "cut", "log", "one", "other"] {
+        fs::write(stage.path("far").join(name), name).unwrap();
+    }
+    let walled = Walled::new(&stage);
+    let (here, far, text) = (|name| walled.here(name), |name| walled.far(name), |name| walled.text(name));
+    let theirs = |name| fs::write(far(name), "theirs").unwrap();
+
+    let remove = || fs::remove_file(here("removed"));
+    walled.killed("OUTPUT", remove, || !far("removed").exists(), || theirs("removed")).unwrap();
+    assert_eq!(text("removed"), "theirs", "another file");
+
+    let cut = || nix::unistd::truncate(&here("cut"), 0);
+    walled.killed("OUTPUT", cut, || text("cut").is_empty(), || theirs("cut")).unwrap();
+    assert_eq!(text("cut"), "theirs");
+
+    let mut log = File::options().append(true).open(here("log")).unwrap();
+    let append = || log.write_all(b" mine");
+    let others = || File::options().append(true).open(far("log")).unwrap().write_all(b" theirs").unwrap();
+    walled.killed("OUTPUT", append, || text("log") == "log mine", others).unwrap();
+    assert_eq!(text("log"), "log mine theirs");
+
+    let exchange =
+        || renameat2(AT_FDCWD, &here("one"), AT_FDCWD, &here("other"), RenameFlags::RENAME_EXCHANGE);
+    walled.killed("OUTPUT", exchange, || text("one") == "other", || ()).unwrap();
+    assert_eq!((text("one"), text("other")), ("other".to_owned(), "one".to_owned()));
+
+    let make = |name| File::options().write(true).create_new(true).open(here(name)).map(drop);
+    walled.killed("OUTPUT", || make("lock"), || far("lock").exists(), || ()).unwrap();
+    let make_dir = |name| fs::create_dir(here(name));
+    walled.killed("OUTPUT", || make_dir("dir"), || far("dir").exists(), || ()).unwrap();
+}
+
+#[test]
+fn what_another_made_before_a_server_was_asked_is_not_taken_for_ones_own() {
+    require!(Need::Emulator, Need::Root, Need::Fuse, Need::Iptables);
+    let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
+    let walled = Walled::new(&stage);
+    for is_lock in [true, false] {
+        let name = if is_lock { "lock" } else { "dir" };
+        let make = |path: PathBuf| match is_lock {
+            true => File::options().write(true).create_new(true).open(path).map(drop),
+            false => fs::create_dir(path),
+        };
+        let before = walled.mounted.asked();
+        let is_asked = || walled.mounted.asked() > before;
+        let others = || make(walled.far(name)).unwrap();
+        let made = walled.killed("INPUT", || make(walled.here(name)), is_asked, others);
+        assert_eq!(made.unwrap_err().kind(), ErrorKind::AlreadyExists, "{name}");
     }
 }
 

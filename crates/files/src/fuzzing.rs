@@ -11,7 +11,8 @@ use crate::server::noticed_in;
 /// A request, written again.
 #[must_use]
 pub fn request(bytes: &[u8]) -> Option<Vec<u8>> {
-    Ask::from_bytes(Bytes::copy_from_slice(bytes)).map(|(ask, order)| ask.into_bytes(order).to_vec())
+    Ask::from_bytes(Bytes::copy_from_slice(bytes))
+        .map(|(ask, order, slot)| ask.into_bytes(order, slot).to_vec())
 }
 
 /// A notice of the server's, written again.

@@ -96,6 +96,12 @@ pub const GRACE_MAX: Duration = Duration::from_secs(30);
 /// Mounts that a server knows after its next start, 33 bytes of a file each.
 pub const MOUNTS_KNOWN_MAX: usize = 64 << 10;
 
+/// Changes that a client may have under way and is told of once, whatever becomes of the server: as many as may be under way.
+pub const SLOTS_MAX: u32 = longhaul_transport::limits::CONTROL_STREAMS_MAX;
+
+/// Records of those, of all mounts: 64 bytes of a file each, 16 MiB, and as much memory.
+pub const REPLIES_KNOWN_MAX: u64 = 256 << 10;
+
 /// Locks of programs that a client may have or wait for, some 100 bytes each.
 pub const LOCKS_MAX: usize = 16 << 10;
 

@@ -68,6 +68,13 @@ pub(crate) struct Request {
     pub(crate) number: u64,
     #[prost(uint32, tag = "101")]
     pub(crate) after: u32,
+    /// See [`Slot`].
+    #[prost(uint32, tag = "102")]
+    pub(crate) slot: u32,
+    #[prost(uint64, tag = "103")]
+    pub(crate) sequence: u64,
+    #[prost(bool, tag = "104")]
+    pub(crate) again: bool,
 }
 
 /// What a request has to do with others of the same session, which the server carries out side by side otherwise.
@@ -77,6 +84,17 @@ pub(crate) struct Order {
     pub(crate) number: u64,
     /// It is carried out after so many others of that number, or, if these do not come, not at all: [`OUT_OF_ORDER`].
     pub(crate) after: u32,
+}
+
+/// By what a server knows a change that it is asked for once more: see [`Ask::is_once`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// No other change of the client's that is under way has the same.
+    pub(crate) number: u32,
+    /// Of two changes that have had it, the later has the larger number. 0: it has none.
+    pub(crate) sequence: u64,
+    /// It was asked for in a session before.
+    pub(crate) again: bool,
 }
 
 /// An operation, and the outcome that it has.
@@ -213,13 +231,22 @@ impl Ask {
         }
     }
 
-    pub(crate) fn into_bytes(self, Order { number, after }: Order) -> Bytes {
-        Request { ask: Some(self), number, after }.encode_to_vec().into()
+    /// To carry it out twice is not the same as to carry it out once: such a change has a [`Slot`].
+    pub(crate) fn is_once(&self) -> bool {
+        match self {
+            Self::Write(ask) => ask.appends,
+            ask => ask.changes(),
+        }
     }
 
-    pub(crate) fn from_bytes(bytes: Bytes) -> Option<(Self, Order)> {
-        let Request { ask, number, after } = Request::decode(bytes).ok()?;
-        Some((ask?, Order { number, after }))
+    pub(crate) fn into_bytes(self, Order { number, after }: Order, slot: Slot) -> Bytes {
+        let Slot { number: slot, sequence, again } = slot;
+        Request { ask: Some(self), number, after, slot, sequence, again }.encode_to_vec().into()
+    }
+
+    pub(crate) fn from_bytes(bytes: Bytes) -> Option<(Self, Order, Slot)> {
+        let Request { ask, number, after, slot, sequence, again } = Request::decode(bytes).ok()?;
+        Some((ask?, Order { number, after }, Slot { number: slot, sequence, again }))
     }
 }
 
@@ -385,9 +412,11 @@ mod tests {
 
     #[test]
     fn every_operation_can_be_asked_for() {
-        for order in [Order::default(), Order { number: u64::MAX, after: 3 }] {
+        let slot = Slot { number: 7, sequence: u64::MAX, again: true };
+        let order = Order { number: u64::MAX, after: 3 };
+        for (order, slot) in [(Order::default(), Slot::default()), (order, slot)] {
             for ask in all() {
-                assert_eq!(Ask::from_bytes(ask.clone().into_bytes(order)), Some((ask, order)));
+                assert_eq!(Ask::from_bytes(ask.clone().into_bytes(order, slot)), Some((ask, order, slot)));
             }
         }
     }

@@ -27,7 +27,7 @@ impl Handler for Fake {
         session: Session,
         body: Bytes,
     ) -> Pin<Box<dyn Future<Output = Bytes> + Send + 'static>> {
-        let said = Ask::from_bytes(body).and_then(|(ask, _)| (self.0)(session, ask));
+        let said = Ask::from_bytes(body).and_then(|(ask, ..)| (self.0)(session, ask));
         Box::pin(async move {
             match said {
                 Some(reply) => reply.into_bytes(),

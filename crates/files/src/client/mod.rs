@@ -15,6 +15,7 @@ mod open_files;
 mod pages;
 mod reading;
 mod resume;
+mod slots;
 mod spares;
 mod sweep;
 mod transfers;
@@ -37,7 +38,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use crate::limits::{JUMPS_SHARE, LEASE_TERM, ORDINARY_REQUESTS_MAX, RENEW_EVERY, WHOLE_FILES_COMING_MAX};
 use crate::message::{
     Ask, Attached, Caller, Forget, Forgotten, Grant, Notice, OUT_OF_ORDER, Operation, Order, Renew, Reply,
-    SESSION_OVER, Statistics, Tells,
+    SESSION_OVER, Slot, Statistics, Tells,
 };
 use behind::{Ahead, Behind};
 use cache::{Cache, Nanos, OwnChange, PartsUnderWay, Turn};
@@ -53,6 +54,7 @@ pub use pages::PageCache;
 use pages::Pages;
 use resume::Present;
 pub use resume::Reconnect;
+use slots::{Slots, TakenSlot};
 use spares::{Spare, Spares};
 use sweep::Sweep;
 use transfers::Transfers;
@@ -246,6 +248,7 @@ struct Inner {
     last_file: AtomicU64,
     /// Of requests that belong together.
     last_order: AtomicU64,
+    slots: Slots,
     /// Blocks on their way: those who wait for one share it.
     coming: Mutex<HashMap<(u64, u64), Coming>>,
     walk: Mutex<Walk>,
@@ -295,6 +298,7 @@ impl Remote {
                 files: Mutex::default(),
                 last_file: AtomicU64::new(0),
                 last_order: AtomicU64::new(0),
+                slots: Slots::default(),
                 coming: Mutex::default(),
                 walk: Mutex::default(),
                 sweep: Mutex::default(),
@@ -400,8 +404,7 @@ impl Remote {
         let begun = Instant::now();
         let answer = self.in_time(self.answer::<O>(operation.ask(), order, ahead)).await;
         self.inner.client.metrics.add(O::NAME, begun.elapsed());
-        let none =
-            || Answer { outcome: Err(Errno::IO), grants: Vec::new(), session: u64::MAX, asked_again: false };
+        let none = || Answer { outcome: Err(Errno::IO), grants: Vec::new(), session: u64::MAX };
         answer.ok().flatten().unwrap_or_else(none)
     }
 
@@ -413,15 +416,17 @@ impl Remote {
         ahead: Option<&Ahead>,
     ) -> Option<Answer<O::Outcome>> {
         let changes = ask.changes();
-        let (mut after, mut asked_again) = (0, false);
+        let taken = ask.is_once().then(|| self.inner.slots.take()).flatten();
+        let mut slot = taken.as_ref().map_or_else(Slot::default, TakenSlot::slot);
+        let mut after = 0;
         loop {
             let (session, number) = self.session(after).await?;
-            if changes && asked_again && self.is_forfeited(after) {
+            if changes && after > 0 && self.is_forfeited(after) {
                 return None;
             }
             // What has been settled is not waited for: it may have been in another session.
             let ahead = ahead.filter(|ahead| !ahead.is_settled());
-            let body = ask.clone().into_bytes(ahead.map_or(order, |ahead| ahead.order));
+            let body = ask.clone().into_bytes(ahead.map_or(order, |ahead| ahead.order), slot);
             match session.request(body).await {
                 Ok(reply) => match (Reply::read(reply), ahead) {
                     // The server has ended the session, and has not told yet.
@@ -432,15 +437,10 @@ impl Remote {
                     }
                     // An open file that it does not know: it has been lost with a server, as its name had been before.
                     ((Err(Errno::BADF), grants), _) => {
-                        return Some(Answer {
-                            outcome: Err(Errno::STALE),
-                            grants,
-                            session: number,
-                            asked_again,
-                        });
+                        return Some(Answer { outcome: Err(Errno::STALE), grants, session: number });
                     }
                     ((outcome, grants), _) => {
-                        return Some(Answer { outcome, grants, session: number, asked_again });
+                        return Some(Answer { outcome, grants, session: number });
                     }
                 },
                 Err(RequestError::Ended(_)) => {}
@@ -449,7 +449,7 @@ impl Remote {
                     return None;
                 }
             }
-            (after, asked_again) = (number, true);
+            (after, slot.again) = (number, true);
         }
     }
 
@@ -497,18 +497,17 @@ impl Remote {
         changes: &[OwnChange<'_>],
         keep: impl FnOnce(&mut Cache, &O::Outcome),
     ) -> Result<O::Outcome, Errno> {
-        self.change_or_again(None, operation, changes, keep).await.0
+        self.change_after(None, operation, changes, keep).await
     }
 
-    /// The same, after something that has been sent ahead; true: it was asked more than once, as a session was over, and may have been
-    /// made before.
-    async fn change_or_again<O: Operation>(
+    /// The same, after something that has been sent ahead.
+    async fn change_after<O: Operation>(
         &self,
         ahead: Option<Ahead>,
         operation: O,
         changes: &[OwnChange<'_>],
         keep: impl FnOnce(&mut Cache, &O::Outcome),
-    ) -> (Result<O::Outcome, Errno>, bool) {
+    ) -> Result<O::Outcome, Errno> {
         let asking = Asking::begin(&self.inner.client);
         let changing = Changing::begin(&self.inner.client, changes);
         let answer = self.call_after(ahead, operation).await;
@@ -519,9 +518,9 @@ impl Remote {
         &self,
         asking: &Asking<'_>,
         changing: Changing<'_>,
-        Answer { outcome, grants, asked_again, .. }: Answer<T>,
+        Answer { outcome, grants, .. }: Answer<T>,
         keep: impl FnOnce(&mut Cache, &T),
-    ) -> (Result<T, Errno>, bool) {
+    ) -> Result<T, Errno> {
         let mut cache = changing.end();
         outcome.iter().flat_map(Tells::told).for_each(|node| cache.told(node));
         // What the leases are for will be asked for: what has been brought may be older than one's own change.
@@ -530,7 +529,7 @@ impl Remote {
             keep(&mut cache, outcome);
         }
         self.inner.client.may_forget(cache);
-        (outcome, asked_again)
+        outcome
     }
 
     /// What has been done so far.
@@ -563,8 +562,6 @@ struct Answer<T> {
     grants: Vec<Grant>,
     /// The number of the session in which it came.
     session: u64,
-    /// It was asked in another session before, which was over before its answer came.
-    asked_again: bool,
 }
 
 /// A question under way; it ends when its asker gives up waiting, too.

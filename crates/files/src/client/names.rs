@@ -150,7 +150,7 @@ impl Remote {
         if size.is_some() {
             self.stored(node);
         }
-        self.change_or_again(ahead, ask, &[change], |_, _| {}).await.0
+        self.change_after(ahead, ask, &[change], |_, _| {}).await
     }
 
     /// The target of a symbolic link.
@@ -204,9 +204,9 @@ impl Remote {
 
     async fn make_node(&self, make: Make) -> Result<Attr, Errno> {
         self.tell_spares(|spare| spare.is_named(make.parent, &make.name)).await;
-        let (parent, name, mode, target) = (make.parent, make.name.clone(), make.mode, make.target.clone());
+        let (parent, name) = (make.parent, make.name.clone());
         let change = [OwnChange::of_name(parent, &name)];
-        let made = self.change_or_again(None, make, &change, |cache, made| {
+        let made = self.change(make, &change, |cache, made| {
             cache.keep_changed(made.dir);
             cache.keep_changed_name(parent, name.clone(), Some(made.attr.node));
             let is_new = cache.is_first_told(made.attr.node);
@@ -216,20 +216,7 @@ impl Remote {
                 cache.keep_new(made.attr);
             }
         });
-        match made.await {
-            (Err(Errno::EXIST), true) => {
-                // Made by the server that died before it could answer, if it is what was to be made.
-                let there = self.look_up(parent, &name).await?;
-                let is_it = there.mode & KIND == mode & KIND
-                    && (target.is_empty() || self.read_link(there.node).await? == target);
-                if is_it {
-                    return Ok(there);
-                }
-                self.forget(there.node, 1);
-                Err(Errno::EXIST)
-            }
-            (made, _) => Ok(made?.attr),
-        }
+        Ok(made.await?.attr)
     }
 
     /// Makes a file and opens it: what it is, by what number, and whether it should be written by way of the kernel's pages.
@@ -256,7 +243,7 @@ impl Remote {
             Create { parent, name: new_name, mode, flags: bits, caller: caller.into(), file: number };
         let (change, place) = ([OwnChange::of_name(parent, name)], Bytes::copy_from_slice(name));
         let mut is_first = false;
-        let created = self.change_or_again(None, create, &change, |cache, created| {
+        let created = self.change(create, &change, |cache, created| {
             let attr = created.node.attr;
             cache.keep_changed(created.node.dir);
             cache.keep_changed_name(parent, place.clone(), Some(attr.node));
@@ -271,21 +258,7 @@ impl Remote {
                 cache.keep_new(attr);
             }
         });
-        let created = match created.await {
-            (Err(Errno::EXIST), true) if is_new => {
-                // As above.
-                let there = self.look_up(parent, name).await?;
-                self.forget(there.node, 1);
-                let is_it =
-                    there.size == 0 && there.mode & KIND == rustix::fs::FileType::RegularFile.as_raw_mode();
-                if !is_it {
-                    return Err(Errno::EXIST);
-                }
-                let flags = flags.difference(OFlags::EXCL);
-                return Box::pin(self.create(parent, name, mode, flags, caller)).await;
-            }
-            (created, _) => created?,
-        };
+        let created = created.await?;
         let attr = created.node.attr;
         let far = Far { exclusive: created.exclusive, mode: attr.mode };
         let mut file = OpenFile::new(number, attr.node, flags, Some(far));
@@ -329,17 +302,15 @@ impl Remote {
                 stays = self.stays(cache, made, loser.kept);
             }
         };
-        let mut removed = self.change_or_again(None, ask, &changes, keep).await;
-        if !stays {
-            // Somebody else is there already, and may see it.
-            let ask = Remove { parent, name: gone, ..Remove::default() };
-            removed = self.change_or_again(None, ask, &changes, |_, _| {}).await;
-            removed.1 = true;
+        self.change(ask, &changes, keep).await?;
+        if stays {
+            return Ok(());
         }
-        match removed {
-            // By the server that died before it could answer: whoever removes a name has just looked it up.
-            (Err(Errno::NOENT), true) => Ok(()),
-            (removed, _) => removed.map(drop),
+        // Somebody else is there already, and may see it, or has removed it.
+        let ask = Remove { parent, name: gone, ..Remove::default() };
+        match self.change(ask, &changes, |_, _| {}).await {
+            Err(Errno::NOENT) => Ok(()),
+            removed => removed.map(drop),
         }
     }
 
@@ -365,7 +336,6 @@ impl Remote {
         (new_parent, new_name): (u64, &[u8]),
         flags: u32,
     ) -> Result<(), Errno> {
-        let new_name_here = new_name;
         self.tell_spares_below(parent, name).await;
         self.tell_spares_below(new_parent, new_name).await;
         let moved = [self.known_name(parent, name), self.known_name(new_parent, new_name)];
@@ -386,15 +356,7 @@ impl Remote {
             cache.found_at(moved.moved, new.0, new.1);
             Self::lost_name(cache, moved);
         };
-        match self.change_or_again(None, ask, &changes, keep).await {
-            // As above, if something has the new name.
-            (Err(Errno::NOENT), true) => {
-                let there = self.look_up(new_parent, new_name_here).await?;
-                self.forget(there.node, 1);
-                Ok(())
-            }
-            (renamed, _) => renamed.map(drop),
-        }
+        self.change(ask, &changes, keep).await.map(drop)
     }
 
     /// Gives a node another name.
@@ -403,18 +365,12 @@ impl Remote {
         self.tell_spares(|spare| spare.is_named(parent, name)).await;
         let changes = [OwnChange::of_name(parent, name), OwnChange::of(node)];
         let ask = Link { node, parent, name: Bytes::copy_from_slice(name) };
-        let linked = self.change_or_again(None, ask, &changes, |cache, linked| {
+        let linked = self.change(ask, &changes, |cache, linked| {
             cache.keep_changed(linked.dir);
             cache.tell(linked.attr.node);
             cache.found_at(linked.attr.node, parent, Bytes::copy_from_slice(name));
         });
-        match linked.await {
-            (Err(Errno::EXIST), true) => {
-                let attr = self.look_up(parent, name).await?;
-                if attr.node == node { Ok(attr) } else { Err(Errno::EXIST) }
-            }
-            (linked, _) => Ok(linked?.attr),
-        }
+        Ok(linked.await?.attr)
     }
 
     /// Makes a directory's names durable.
@@ -466,9 +422,6 @@ impl Remote {
         self.change(ask, &[change], |_, _| {}).await.map(drop)
     }
 }
-
-/// What a file is, in a mode.
-const KIND: u32 = 0o170_000;
 
 /// What takes the place of set-user-id for one program.
 const CAPABILITY: &[u8] = b"security.capability";

@@ -27,7 +27,8 @@ use super::open_files::OpenFile;
 use super::{Asking, AttachError, Inner, LockRange, Remote, lock, locking};
 use crate::limits::ORDINARY_REQUESTS_MAX;
 use crate::message::{
-    Attach, Attached, EndReclaim, Grant, Open, Operation, Order, Place, PutLock, Reclaim, Reply, SESSION_OVER,
+    Attach, Attached, EndReclaim, Grant, Open, Operation, Order, Place, PutLock, Reclaim, Reply,
+    SESSION_OVER, Slot,
 };
 
 /// Makes the next session, with the handler of the one before.
@@ -83,7 +84,7 @@ pub(super) async fn ask<O: Operation>(
     session: &Session,
     operation: O,
 ) -> Result<(Result<O::Outcome, Errno>, Vec<Grant>), RequestError> {
-    Ok(Reply::read(session.request(operation.ask().into_bytes(Order::default())).await?))
+    Ok(Reply::read(session.request(operation.ask().into_bytes(Order::default(), Slot::default())).await?))
 }
 
 pub(super) async fn attach(session: &Session, path: &[u8], mount: &[u8]) -> Result<Attached, AttachError> {
@@ -408,7 +409,7 @@ mod tests {
         let parts = parts((0..1000).map(place).collect());
         assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), 1000);
         for part in parts {
-            let bytes = Reclaim { nodes: part }.ask().into_bytes(Order::default());
+            let bytes = Reclaim { nodes: part }.ask().into_bytes(Order::default(), Slot::default());
             assert!(bytes.len() < longhaul_transport::limits::CONTROL_BODY_BYTES_MAX, "{}", bytes.len());
         }
     }

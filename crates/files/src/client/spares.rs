@@ -446,7 +446,7 @@ impl Remote {
         let asking = Asking::begin(&self.inner.client);
         let changing = Changing::begin(&self.inner.client, changes);
         let answer = self.vital_call(operation).await;
-        self.changed(&asking, changing, answer, keep).0
+        self.changed(&asking, changing, answer, keep)
     }
 }
 

@@ -233,7 +233,7 @@ impl Remote {
                     return remote.write_far(&file, far, offset, data.clone(), LATER).await.map(|()| None);
                 }
                 let (data, tells) = (data.clone(), alone.is_some());
-                let write = Write { file: far, offset, data, drops_set_id: false, later: true, tells };
+                let write = Write { file: far, offset, data, later: true, tells, ..Write::default() };
                 let order = Order { number: before.as_ref().map_or(0, |(number, _)| *number), after: 0 };
                 let Answer { outcome, session, .. } = remote.ordered_call(write, order, None).await;
                 let Written { attr } = outcome?;
@@ -423,10 +423,8 @@ impl Remote {
         how: HowWritten,
     ) -> Result<(), Errno> {
         let HowWritten { drops_set_id, later, .. } = how;
-        let appends = file.flags.contains(OFlags::APPEND);
         if data.len() <= INLINE_BYTES_MAX {
-            let write = Write { file: far, offset, data, drops_set_id, later, tells: false };
-            return self.vital_call(write).await.outcome.map(drop);
+            return self.write_in_parts(file, far, offset, &data, how).await;
         }
         let (first, many_wait, lags) = {
             let table = lock(&file.writes);
@@ -439,8 +437,9 @@ impl Remote {
             self.settle_below(file, far, first).await?;
         }
         let keeps_pages = || self.keeps_pages(file.node, &bytes_of(file, offset, data.len()));
+        let appends = file.flags.contains(OFlags::APPEND);
         if appends || drops_set_id || many_wait || (!later && keeps_pages()) {
-            return self.write_in_parts(far, offset, &data, how).await;
+            return self.write_in_parts(file, far, offset, &data, how).await;
         }
         self.write_over_lanes(file, far, offset, data, how).await
     }
@@ -448,20 +447,25 @@ impl Remote {
     /// One part after the other, in order; where files are appended to, the server chooses the place.
     async fn write_in_parts(
         &self,
+        file: &OpenFile,
         far: u64,
         offset: u64,
         data: &Bytes,
         HowWritten { drops_set_id, later, .. }: HowWritten,
     ) -> Result<(), Errno> {
+        // What is in memory has its place.
+        let appends = file.flags.contains(OFlags::APPEND) && !later;
         let mut at = 0;
-        while at < data.len() {
+        loop {
             let part = data.slice(at..data.len().min(at + INLINE_BYTES_MAX));
             let (offset, length) = (offset + at as u64, part.len());
-            let write = Write { file: far, offset, data: part, drops_set_id, later, tells: false };
+            let write = Write { file: far, offset, data: part, drops_set_id, later, tells: false, appends };
             self.vital_call(write).await.outcome?;
             at += length;
+            if at >= data.len() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Tells the server that writes below this number are over: it keeps them no longer.
@@ -512,7 +516,7 @@ impl Remote {
                     let settled = self.vital_call(Settle { file: far, below: 0, write }).await.outcome;
                     return match settled {
                         // Somebody has pages of it in memory, and is to give them back first.
-                        Err(Errno::AGAIN) => self.write_in_parts(far, offset, &data, how).await,
+                        Err(Errno::AGAIN) => self.write_in_parts(file, far, offset, &data, how).await,
                         settled => settled.and(Err(Errno::IO)),
                     };
                 }

@@ -162,6 +162,9 @@ pub(crate) struct Write {
     /// The answer is to say what the file is then.
     #[prost(bool, tag = "6")]
     pub(crate) tells: bool,
+    /// The file is open for appending: the server chooses the place.
+    #[prost(bool, tag = "7")]
+    pub(crate) appends: bool,
 }
 
 /// What has come of a write.

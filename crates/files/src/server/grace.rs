@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::replies::Replies;
 use crate::limits::{GRACE_MAX, MOUNTS_KNOWN_MAX};
 
 /// A mount, by a number that it has chosen at random and that only it and the server know.
@@ -22,6 +23,8 @@ pub(super) type MountId = [u8; 16];
 pub(super) struct Grace {
     /// This start of its machine: what was not synced before another is lost.
     pub(super) boot: String,
+    /// What has become of what they asked for.
+    pub(super) replies: Replies,
     until: Instant,
     state: Mutex<State>,
     over: watch::Sender<bool>,
@@ -57,9 +60,11 @@ impl Grace {
             );
         }
         let over = watch::channel(expected.is_empty()).0;
-        let state = Mutex::new(State { file, expected, ..State::default() });
         let boot = boot.trim().to_owned();
-        Self { boot, until: Instant::now() + GRACE_MAX, state, over }
+        let replies = file.as_ref().map(|file| Replies::begin(&beside(file, ".replies"), &boot, &expected));
+        let replies = replies.unwrap_or_default();
+        let state = Mutex::new(State { file, expected, ..State::default() });
+        Self { boot, replies, until: Instant::now() + GRACE_MAX, state, over }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -97,11 +102,12 @@ impl Grace {
         if state.stopping {
             return;
         }
-        let Some(sessions) = state.here.get_mut(&mount) else { return };
+        let Some(sessions) = state.here.get_mut(&mount) else { return self.replies.forget(&mount) };
         *sessions -= 1;
         if *sessions == 0 {
             state.here.remove(&mount);
             if !state.expected.contains(&mount) {
+                self.replies.forget(&mount);
                 state.save();
             }
         }
@@ -128,7 +134,10 @@ impl Grace {
             let mut state = self.state();
             if !self.over.send_replace(true) {
                 tracing::warn!("{} mounts have not come back: what they had is lost", state.expected.len());
-                state.expected.clear();
+                let lost = std::mem::take(&mut state.expected);
+                lost.iter()
+                    .filter(|mount| !state.here.contains_key(*mount))
+                    .for_each(|mount| self.replies.forget(mount));
                 state.save();
             }
         }
@@ -141,8 +150,7 @@ impl State {
         let Some(file) = &self.file else { return };
         let mounts: BTreeSet<&MountId> = self.here.keys().chain(&self.expected).collect();
         let text: String = mounts.into_iter().map(|mount| hex(mount) + "\n").collect();
-        let mut new = file.clone().into_os_string();
-        new.push(".new");
+        let new = beside(file, ".new");
         let saved = || {
             let mut writing = std::fs::File::create(&new)?;
             rustix::fs::fchmod(&writing, rustix::fs::Mode::from_raw_mode(0o600))?;
@@ -158,6 +166,13 @@ impl State {
             tracing::warn!(%error, "{} cannot be written: after a restart mounts lose what they have", file.display());
         }
     }
+}
+
+/// A file of the same name, and more.
+fn beside(file: &Path, more: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(more);
+    name.into()
 }
 
 fn hex(mount: &MountId) -> String {

@@ -5,6 +5,7 @@
 //! lanes           -> mover with the user's rights -> pread / pwrite of an open file
 //! ```
 
+mod again;
 mod caller;
 mod coherence;
 mod grace;
@@ -14,6 +15,7 @@ mod nodes;
 mod open_files;
 mod operations;
 mod order;
+mod replies;
 mod touched;
 mod watch;
 mod workers;
@@ -37,9 +39,10 @@ use crate::lease::FileId;
 use crate::limits::SENDINGS_MAX;
 use crate::message::{
     Ask, Attach, Attached, Caller, Content, Map, Mapped, Nothing, Notice, OUT_OF_ORDER, Read, Reply,
-    SESSION_OVER, node_number, write_of,
+    SESSION_OVER, Slot, node_number, write_of,
 };
 use crate::pages::Use;
+use again::carry_out_once;
 pub use coherence::Changing;
 use coherence::{Change, Coherence, Using};
 use grace::{Grace, MountId};
@@ -147,7 +150,7 @@ impl FilesServer {
 
     async fn answer(self: Arc<Self>, session: Session, body: Bytes) -> Bytes {
         // Of a later version, or broken.
-        let Some((ask, order)) = Ask::from_bytes(body) else {
+        let Some((ask, order, slot)) = Ask::from_bytes(body) else {
             return Reply::failed(Errno::NOSYS).into_bytes();
         };
         let may_reclaim = || self.attachment().is_ok_and(|attachment| attachment.mounted.may_reclaim);
@@ -164,7 +167,7 @@ impl FilesServer {
             Ask::Read(read) => Reply::new(self.read(&session, read).await, Vec::new()),
             Ask::Renew(_) => Reply::new(self.renew(), Vec::new()),
             Ask::Map(map) => self.map(map).await.unwrap_or_else(Reply::failed),
-            ask => self.operate(ask).await.unwrap_or_else(Reply::failed),
+            ask => self.operate(ask, slot).await.unwrap_or_else(Reply::failed),
         };
         // What the session's end has kept from being done is asked anew in the next.
         if reply.error != SESSION_OVER.raw_os_error() {
@@ -219,13 +222,13 @@ impl FilesServer {
     }
 
     /// Carries out what is one operation and no more, when nobody else keeps what it changes.
-    async fn operate(&self, ask: Ask) -> Result<Reply, Errno> {
+    async fn operate(&self, ask: Ask, slot: Slot) -> Result<Reply, Errno> {
         let attachment = self.attachment()?;
         let ask = Arc::new(ask);
         let mut held = None;
         loop {
             let (mounted, now) = (Arc::clone(&attachment.mounted), Arc::clone(&ask));
-            let step = move || Ok(step(&mounted, &now, held));
+            let step = move || Ok(step(&mounted, &now, slot, held));
             let step = match *ask {
                 Ask::Sync(_) | Ask::SyncDir(_) => attachment.workers.sync(step).await?,
                 Ask::ReadWhole(_) => attachment.workers.ahead(step).await?,
@@ -414,7 +417,7 @@ struct UnderWay {
 }
 
 /// Carries an operation out, unless others keep what it changes, or know more than it would show.
-fn step(mounted: &Mounted, ask: &Ask, held: Option<UnderWay>) -> Step {
+fn step(mounted: &Mounted, ask: &Ask, slot: Slot, held: Option<UnderWay>) -> Step {
     let failed = |errno| Step::Done(Reply::failed(errno));
     let touched = match mounted.touched(ask) {
         Ok(Some(touched)) => touched,
@@ -424,6 +427,7 @@ fn step(mounted: &Mounted, ask: &Ask, held: Option<UnderWay>) -> Step {
             let files = if is_first { mounted.looked_at(ask) } else { Vec::new() };
             return match mounted.coherence.access(mounted.client, &files) {
                 Some(access) => Step::Again(UnderWay { change: Arc::new(access), files }),
+                None if ask.is_once() => carry_out_once(mounted, ask, slot, None),
                 None => carry_out(mounted, ask, None),
             };
         }
@@ -449,7 +453,7 @@ fn step(mounted: &Mounted, ask: &Ask, held: Option<UnderWay>) -> Step {
         }
     };
     if under_way.change.is_ready() {
-        carry_out(mounted, ask, Some(under_way.change))
+        carry_out_once(mounted, ask, slot, Some(under_way.change))
     } else {
         Step::Again(under_way)
     }

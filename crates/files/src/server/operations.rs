@@ -169,7 +169,7 @@ impl Mounted {
     }
 
     /// What a node is, and leave to keep it.
-    fn attr_of(&self, node: u64, grants: &mut Vec<Grant>) -> Result<Attr, Errno> {
+    pub(super) fn attr_of(&self, node: u64, grants: &mut Vec<Grant>) -> Result<Attr, Errno> {
         self.grant_node(node, grants)?;
         self.attr(&*self.nodes.fd(node)?)
     }
@@ -192,13 +192,13 @@ impl Mounted {
     }
 
     /// What has this name now; the client is told of it.
-    fn node(&self, parent: u64, name: &Name, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
+    pub(super) fn node(&self, parent: u64, name: &Name, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
         let dir = self.watched_dir(parent)?;
         Ok(Node { attr: self.named(&*self.nodes.fd(parent)?, parent, dir, name, grants)?, dir: None })
     }
 
     /// What a directory is after a change of its names: a client that alone has changed it need not ask.
-    fn changed_dir(&self, dir: u64) -> Option<Attr> {
+    pub(super) fn changed_dir(&self, dir: u64) -> Option<Attr> {
         self.attr(&*self.nodes.fd(dir).ok()?).ok()
     }
 
@@ -679,7 +679,7 @@ impl Mounted {
     }
 
     pub(super) fn allocate(&self, ask: Allocate) -> Result<Nothing, Errno> {
-        let _open = self.gate.enter().ok_or(Errno::NODEV)?;
+        let _open = self.gate.enter().ok_or(SESSION_OVER)?;
         let flags = FallocateFlags::from_bits(ask.mode).ok_or(Errno::OPNOTSUPP)?;
         rustix::fs::fallocate(&self.files.get(ask.file)?.fd, flags, ask.offset, ask.length)?;
         Ok(Nothing {})
@@ -692,7 +692,7 @@ impl Mounted {
     }
 
     pub(super) fn copy_range(&self, ask: CopyRange) -> Result<Count, Errno> {
-        let _open = self.gate.enter().ok_or(Errno::NODEV)?;
+        let _open = self.gate.enter().ok_or(SESSION_OVER)?;
         let (from, to) = (self.files.get(ask.from_file)?, self.files.get(ask.to_file)?);
         let (mut at, mut into) = (ask.from, ask.to);
         let length = ask.length.min(COPY_BYTES_MAX) as usize;
