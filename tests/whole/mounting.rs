@@ -54,9 +54,9 @@ impl<'a> Mounted<'a> {
         counted.map(|operation| operation["count"].as_u64().unwrap()).sum()
     }
 
-    /// Requests to the server, answered or not.
-    pub(crate) fn asked(&self) -> u64 {
-        self.statistics()["asked"].as_u64().unwrap()
+    /// What is told may be kept.
+    pub(crate) fn may_keep(&self) -> bool {
+        self.statistics()["lease_ms"].as_u64().unwrap() > 0
     }
 
     /// Requests that the kernel has made.

@@ -316,6 +316,7 @@ impl Remote {
     /// Asks for leave to go on using the leases, for ever.
     async fn keep_leases(remote: Weak<Inner>) {
         while let Some(inner) = remote.upgrade() {
+            let mut present = inner.present.subscribe();
             let sent = now();
             let remote = Self { inner };
             if remote.vital_call(Renew {}).await.outcome.is_ok() {
@@ -325,7 +326,8 @@ impl Remote {
                 return;
             }
             drop(remote);
-            tokio::time::sleep(RENEW_EVERY).await;
+            // In another session there are other leases.
+            let _ = tokio::time::timeout(RENEW_EVERY, present.changed()).await;
         }
     }
 
