@@ -203,7 +203,10 @@ impl<'a> Walled<'a> {
         // Nothing has to be looked up.
         wait_for("leases", SOON, || self.mounted.may_keep().then_some(()));
         let names = fs::read_dir(self.here("")).unwrap();
-        names.for_each(|name| drop(name.unwrap().metadata().unwrap()));
+        names.for_each(|name| assert!(name.unwrap().metadata().is_ok()));
+        let looked_up = || self.mounted.answered(|name| name == "Lookup");
+        let (before, absent) = (looked_up(), self.here("lock").exists());
+        assert_eq!((looked_up(), absent), (before, self.far("lock").exists()), "it is known");
         wall("-I");
         std::thread::scope(|scope| {
             let operation = scope.spawn(operation);
@@ -231,6 +234,7 @@ fn a_change_that_a_server_made_before_it_died_is_not_made_again() {
     let remove = || fs::remove_file(here("removed"));
     walled.killed("OUTPUT", remove, || !far("removed").exists(), || theirs("removed")).unwrap();
     assert_eq!(text("removed"), "theirs", "another file");
+    assert_eq!(fs::read_to_string(here("removed")).unwrap(), "theirs");
 
     let mut log = File::options().append(true).open(here("log")).unwrap();
     let append = || log.write_all(b" mine");

@@ -212,7 +212,8 @@ impl Cache {
         for node in nodes {
             self.drop_all(node);
             if let Some(kept) = self.nodes.get_mut(&node) {
-                kept.lease = None;
+                // Another server may give a lease the same number.
+                (kept.lease, kept.alone, kept.steps) = (None, None, kept.steps + 1);
             }
         }
     }

@@ -12,10 +12,10 @@ use longhaul_transport::session::{
 use longhaul_transport::{Handler, Pieces, Session};
 
 use super::{FilesClient, Reconnect};
-use crate::message::{Ask, Reply};
+use crate::message::{Ask, Reply, Slot};
 
 /// What it says to a request; `None`: nothing, ever.
-pub(super) type Says = dyn Fn(Session, Ask) -> Option<Reply> + Send + Sync;
+pub(super) type Says = dyn Fn(Session, Ask, Slot) -> Option<Reply> + Send + Sync;
 
 struct Fake(Arc<Says>);
 
@@ -27,7 +27,7 @@ impl Handler for Fake {
         session: Session,
         body: Bytes,
     ) -> Pin<Box<dyn Future<Output = Bytes> + Send + 'static>> {
-        let said = Ask::from_bytes(body).and_then(|(ask, ..)| (self.0)(session, ask));
+        let said = Ask::from_bytes(body).and_then(|(ask, _, slot)| (self.0)(session, ask, slot));
         Box::pin(async move {
             match said {
                 Some(reply) => reply.into_bytes(),

@@ -300,7 +300,7 @@ mod tests {
     async fn what_half_a_listing_has_told_of_is_forgotten() {
         let (told, mut forgotten) = mpsc::unbounded_channel();
         // One directory; it fails half way through that, and tells what it is to forget.
-        let way = serve(Arc::new(move |_, ask| {
+        let way = serve(Arc::new(move |_, ask, _| {
             let done = Reply::new(Ok(Nothing {}), Vec::new());
             Some(match ask {
                 Ask::Attach(_) => Reply::new(Ok(Attached::default()), Vec::new()),

@@ -418,7 +418,8 @@ impl Remote {
         ahead: Option<&Ahead>,
     ) -> Option<Answer<O::Outcome>> {
         let changes = ask.changes();
-        let taken = ask.is_once().then(|| self.inner.slots.take()).flatten();
+        // What comes after others does so in each session: they may be carried out again.
+        let taken = (ask.is_once() && ahead.is_none()).then(|| self.inner.slots.take()).flatten();
         let mut slot = taken.as_ref().map_or_else(Slot::default, TakenSlot::slot);
         let mut after = 0;
         loop {
@@ -451,7 +452,7 @@ impl Remote {
                     return None;
                 }
             }
-            (after, slot.again) = (number, true);
+            (after, slot.again) = (number, taken.is_some());
         }
     }
 

@@ -9,11 +9,12 @@ use rustix::io::Errno;
 
 use super::coherence::Change;
 use super::nodes::stat_at;
-use super::operations::{Mounted, name};
+use super::operations::{Mounted, OPEN_FLAGS, name};
 use super::replies::Before;
 use super::{Step, carry_out};
 use crate::message::{
-    Ask, Count, Create, Created, Grant, Loser, Node, Nothing, Open, Reply, SESSION_OVER, Slot, Written,
+    Ask, Count, Create, Created, Grant, Loser, Node, Nothing, Open, Place, Rename, Reply, SESSION_OVER, Slot,
+    Written,
 };
 
 /// Carries out a change that is to be carried out once; what becomes of it is kept.
@@ -50,7 +51,7 @@ pub(super) fn carry_out_once(mounted: &Mounted, ask: &Ask, slot: Slot, change: O
     }
 }
 
-/// What there is to keep of a reply: the node that has been made, or a count. `None`: it has not been carried out.
+/// What there is to keep of a reply: the node that has been made or moved, or a count. `None`: it has not been carried out.
 fn said(ask: &Ask, reply: &Reply) -> Option<Result<u64, Errno>> {
     if reply.error == SESSION_OVER.raw_os_error() {
         return None;
@@ -62,6 +63,7 @@ fn said(ask: &Ask, reply: &Reply) -> Option<Result<u64, Errno>> {
     Some(Ok(match ask {
         Ask::Make(_) | Ask::Link(_) => Node::decode(outcome).ok()?.attr.node,
         Ask::Create(_) => Created::decode(outcome).ok()?.node.attr.node,
+        Ask::Rename(_) => Loser::decode(outcome).ok()?.moved,
         Ask::CopyRange(_) => Count::decode(outcome).ok()?.count,
         // The name is there still, and the lease that hides it is not.
         Ask::Remove(_) if Loser::decode(outcome).ok()?.kept != 0 => return None,
@@ -84,14 +86,11 @@ fn answer_again(mounted: &Mounted, ask: &Ask, said: u64, change: Option<Arc<Chan
             let flags = OFlags::from_bits_retain(ask.flags).difference(OFlags::TRUNC).bits();
             Reply::new(mounted.open(Open { flags, ..*ask }, change, some), grants)
         }
-        // What others have made of the names since is asked for when somebody looks.
+        // What others have made of the name since is asked for when somebody looks.
         Ask::Remove(ask) => {
             Reply::new(Ok(Loser { dir: mounted.changed_dir(ask.parent), ..Loser::default() }), grants)
         }
-        Ask::Rename(ask) => {
-            let (dir, new_dir) = (mounted.changed_dir(ask.parent), mounted.changed_dir(ask.new_parent));
-            Reply::new(Ok(Loser { dir, new_dir, ..Loser::default() }), grants)
-        }
+        Ask::Rename(ask) => Reply::new(Ok(mounted.moved(ask, said)), grants),
         Ask::SetAttr(ask) => Reply::new(mounted.attr_of(ask.node, some), grants),
         Ask::CopyRange(_) => Reply::new(Ok(Count { count: said }), grants),
         Ask::Write(_) => Reply::new(Ok(Written::default()), grants),
@@ -104,10 +103,10 @@ impl Mounted {
     /// What a change has made, if its name leads there still.
     fn made(&self, (dir, raw): (u64, &Bytes), node: u64, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
         let name = name(raw)?;
-        let there = self.nodes.number(&stat_at(&*self.nodes.fd(dir)?, &name)?);
-        // It was made, and somebody has removed it since.
+        let there = stat_at(&*self.nodes.fd(dir)?, &name).map_or(0, |there| self.nodes.number(&there));
+        // It was made, and somebody has removed it since: the kernel looks again, and asks anew.
         if there != node {
-            return Err(Errno::NOENT);
+            return Err(Errno::STALE);
         }
         Ok(Node { dir: self.changed_dir(dir), ..self.node(dir, &name, grants)? })
     }
@@ -118,12 +117,23 @@ impl Mounted {
         node: u64,
         grants: &mut Vec<Grant>,
     ) -> Result<(Created, Arc<Change>), Errno> {
-        let there = stat_at(&*self.nodes.fd(ask.parent)?, &name(&ask.name)?)?;
-        if self.nodes.number(&there) != node {
-            return Err(Errno::NOENT);
+        let there = stat_at(&*self.nodes.fd(ask.parent)?, &name(&ask.name)?);
+        if there.map_or(0, |there| self.nodes.number(&there)) != node {
+            return Err(Errno::STALE);
         }
-        let flags = OFlags::from_bits_retain(ask.flags).difference(OFlags::EXCL | OFlags::TRUNC).bits();
-        self.create(&Create { flags, ..ask.clone() }, grants)
+        let flags = OFlags::from_bits_retain(ask.flags) & OPEN_FLAGS.difference(OFlags::TRUNC);
+        self.create_with(ask, flags, grants)
+    }
+
+    /// The client has told of the node that it has moved where that was before, and it has not been found there.
+    fn moved(&self, ask: &Rename, node: u64) -> Loser {
+        let (parent, name) = (ask.new_parent, ask.new_name.clone());
+        let is_lost = node != 0 && self.nodes.file(node).is_err();
+        let is_found = is_lost && self.nodes.reclaim(&Place { node, parent, name, times: 1 });
+        // As if there had been two names of it: nothing is said of the old one, which others may have made anew.
+        let moved = if is_found { node } else { 0 };
+        let (dir, new_dir) = (self.changed_dir(ask.parent), self.changed_dir(ask.new_parent));
+        Loser { node: moved, moved, dir, new_dir, kept: 0 }
     }
 
     /// Whether a change that has just failed, and may have been made before, was: what is there is what it would have made. As above:

@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A client, and the file that its nodes are numbered from.
 #[derive(Clone, Debug)]
-struct Joined {
+pub(super) struct Joined {
     /// `None` in tests of what needs none.
     session: Option<Session>,
     top: FileId,
@@ -226,9 +226,17 @@ impl Coherence {
         (client, gate)
     }
 
-    /// A session is over: what it had is nobody's.
+    /// A session is over, and its mount does not take back what it had: noted once, before others get that.
+    pub(super) fn leaves(&self, client: Client) -> Option<Joined> {
+        let joined = self.clients().remove(&client)?;
+        if let Some(mount) = joined.mount {
+            self.grace.leave(mount);
+        }
+        Some(joined)
+    }
+
+    /// What it had is nobody's.
     pub(super) fn leave(&self, client: Client) {
-        self.clients().remove(&client);
         self.leases().gone(client);
         lock(&self.pages).gone(client);
         self.tell_released();
@@ -483,14 +491,11 @@ impl Coherence {
             if self.grace.is_stopping() {
                 return;
             }
-            let Some(Joined { session, gate, mount, .. }) = self.clients().remove(&client) else { continue };
+            let Some(Joined { session, gate, .. }) = self.leaves(client) else { continue };
             tracing::warn!("a client has not given up what another is to use: its session is ended");
             let coherence = Arc::clone(self);
             // What it has sent may be on its way to a disk that takes its time.
             self.in_background(move || {
-                if let Some(mount) = mount {
-                    coherence.grace.leave(mount); // before others get what it had
-                }
                 gate.shut();
                 coherence.leave(client);
             });

@@ -78,6 +78,7 @@ impl Grace {
         if state.here.len() < MOUNTS_KNOWN_MAX {
             let sessions = state.here.entry(mount).or_default();
             *sessions += 1;
+            self.replies.attach(mount);
             if *sessions == 1 && !was_here {
                 state.save();
             }
@@ -102,13 +103,13 @@ impl Grace {
         if state.stopping {
             return;
         }
-        let Some(sessions) = state.here.get_mut(&mount) else { return self.replies.forget(&mount) };
+        let Some(sessions) = state.here.get_mut(&mount) else { return };
         *sessions -= 1;
         if *sessions == 0 {
             state.here.remove(&mount);
             if !state.expected.contains(&mount) {
-                self.replies.forget(&mount);
                 state.save();
+                self.replies.forget(&mount);
             }
         }
     }
@@ -135,10 +136,10 @@ impl Grace {
             if !self.over.send_replace(true) {
                 tracing::warn!("{} mounts have not come back: what they had is lost", state.expected.len());
                 let lost = std::mem::take(&mut state.expected);
+                state.save();
                 lost.iter()
                     .filter(|mount| !state.here.contains_key(*mount))
                     .for_each(|mount| self.replies.forget(mount));
-                state.save();
             }
         }
     }

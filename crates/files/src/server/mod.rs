@@ -372,9 +372,7 @@ impl Mounted {
         }
         // What it has sent may be on its way to a disk that takes its time.
         self.coherence.in_background(move || {
-            if let Some(mount) = mounted.mount {
-                mounted.grace.leave(mount); // before others get what it had
-            }
+            mounted.coherence.leaves(mounted.client);
             mounted.gate.shut();
             mounted.coherence.leave(mounted.client);
         });

@@ -79,7 +79,7 @@ impl NameLocks {
 }
 
 /// What of open(2)'s flags a client may ask for. `O_DIRECT` is its own affair.
-const OPEN_FLAGS: OFlags = OFlags::RDONLY
+pub(super) const OPEN_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::WRONLY)
     .union(OFlags::RDWR)
     .union(OFlags::APPEND)
@@ -342,11 +342,20 @@ impl Mounted {
         ask: &Create,
         grants: &mut Vec<Grant>,
     ) -> Result<(Created, Arc<Change>), Errno> {
+        let asked = OFlags::from_bits_retain(ask.flags) & (OPEN_FLAGS | OFlags::EXCL);
+        self.create_with(ask, asked | OFlags::CREATE, grants)
+    }
+
+    /// The same with these flags of open(2).
+    pub(super) fn create_with(
+        &self,
+        ask: &Create,
+        flags: OFlags,
+        grants: &mut Vec<Grant>,
+    ) -> Result<(Created, Arc<Change>), Errno> {
         self.to_write()?;
         let (dir, name) = (self.nodes.fd(ask.parent)?, name(&ask.name)?);
-        let asked = OFlags::from_bits_retain(ask.flags);
-        let flags =
-            (asked & (OPEN_FLAGS | OFlags::EXCL)) | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(ask.mode & 0o7777);
         let fd = as_caller(self.acts_for_all, ask.caller, || {
             rustix::fs::openat(&*dir, name.as_os_str(), flags | OFlags::NONBLOCK, mode)

@@ -6,11 +6,11 @@
 //!
 //! ```text
 //!   bytes   0..16    16..24     24..32              32..36   36..40              40..64
-//!           mount    sequence   what is to be said  slot     error, 0, or BEGUN  zeros       little-endian
+//!           mount    sequence   what is to be said  slot     error, 0, or below  zeros       little-endian
 //! ```
 //!
-//! The first record says which start of which machine the file is of. It is not synced: it outlives the server, as the changes do, and not its
-//! machine. What is not known is carried out, and then looked at: see [`Mounted::seems_done`](super::Mounted).
+//! The first record says which start of which machine the file is of, and whether it tells of all. It is not synced: it outlives the server, as the
+//! changes do, and not its machine. What is not known is carried out, and then looked at: see [`Mounted::seems_done`](super::Mounted).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -65,6 +65,12 @@ const RECORD: usize = 64;
 /// Instead of an error: how it went is not known.
 const BEGUN: i32 = -1;
 
+/// It has not been carried out.
+const UNDONE: i32 = -2;
+
+/// Where the first record says, not with 0, that there may have been others.
+const NOT_WHOLE: usize = RECORD - 1;
+
 /// A change that has been begun.
 #[derive(Debug)]
 pub(super) struct Begun<'a> {
@@ -77,7 +83,7 @@ impl Replies {
     /// What the server before has left in the file, of these mounts.
     pub(super) fn begin(path: &Path, boot: &str, mounts: &BTreeSet<MountId>) -> Self {
         let file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-        let begun = file.and_then(|file| State::begin(file, &header(boot), mounts));
+        let begun = file.and_then(|file| State::begin(file, header(boot), mounts));
         let state = begun.unwrap_or_else(|error| {
             tracing::warn!(%error, "{} cannot be used: after a restart some changes may be made twice", path.display());
             State::default()
@@ -98,6 +104,7 @@ impl Replies {
         let kept = state.known.get(&mount).and_then(|slots| slots.get(&slot.number));
         match kept.filter(|kept| kept.sequence == slot.sequence) {
             Some(Kept { error: BEGUN, .. }) => Before::Perhaps,
+            Some(Kept { error: UNDONE, .. }) => Before::Never,
             Some(Kept { error: 0, said, .. }) => Before::Over(Ok(*said)),
             Some(Kept { error, .. }) => Before::Over(Err(Errno::from_raw_os_error(*error))),
             None if state.is_whole => Before::Never,
@@ -105,20 +112,37 @@ impl Replies {
         }
     }
 
-    /// A change is about to be made. `None`: it is not kept what becomes of it.
-    pub(super) fn change(&self, mount: MountId, slot: Slot) -> Option<Begun<'_>> {
-        let is_kept = slot.sequence != 0 && slot.number < SLOTS_MAX && self.keep(mount, slot, 0, BEGUN);
-        is_kept.then_some(Begun { replies: self, mount, slot })
+    /// A mount comes: what becomes of its changes is kept until it is forgotten.
+    pub(super) fn attach(&self, mount: MountId) {
+        self.state().known.entry(mount).or_default();
     }
 
-    fn keep(&self, mount: MountId, Slot { number, sequence, .. }: Slot, said: u64, error: i32) -> bool {
+    /// A change is about to be made. `None`: it is not kept what becomes of it.
+    pub(super) fn change(&self, mount: MountId, slot: Slot) -> Option<Begun<'_>> {
+        if slot.sequence == 0 || slot.number >= SLOTS_MAX {
+            return None;
+        }
+        let is_next = |kept: &Kept| kept.sequence <= slot.sequence;
+        self.keep(mount, slot, is_next, (0, BEGUN)).then_some(Begun { replies: self, mount, slot })
+    }
+
+    /// Writes a record, if the one before may go: its client may have given up waiting, and have made another change by that slot since.
+    fn keep(
+        &self,
+        mount: MountId,
+        Slot { number, sequence, .. }: Slot,
+        may_go: impl FnOnce(&Kept) -> bool,
+        (said, error): (u64, i32),
+    ) -> bool {
         let mut state = self.state();
-        if state.file.is_none() {
+        let Some(before) = state.known.get(&mount).map(|slots| slots.get(&number).copied()) else {
+            return false;
+        };
+        if state.file.is_none() || !before.as_ref().is_none_or(may_go) {
             return false;
         }
-        let before = state.known.get(&mount).and_then(|slots| slots.get(&number));
         let Some(place) = before.map(|kept| kept.place).or_else(|| state.room()) else {
-            state.give_up("there are too many");
+            state.not_whole();
             return false;
         };
         state.known.entry(mount).or_default().insert(number, Kept { place, sequence, said, error });
@@ -130,7 +154,7 @@ impl Replies {
         record[36..40].copy_from_slice(&error.to_le_bytes());
         let written = state.file.as_ref().map(|file| file.write_all_at(&record, place * RECORD as u64));
         if let Some(Err(error)) = written {
-            state.give_up(&error.to_string());
+            state.give_up(&error);
         }
         state.file.is_some()
     }
@@ -150,44 +174,57 @@ impl Begun<'_> {
             Ok(said) => (said, 0),
             Err(errno) => (0, errno.raw_os_error()),
         };
-        self.replies.keep(self.mount, self.slot, said, error);
+        self.keep((said, error));
     }
 
     /// It has not been carried out.
     pub(super) fn undo(self) {
-        self.replies.keep(self.mount, Slot { sequence: 0, ..self.slot }, 0, 0);
+        self.keep((0, UNDONE));
+    }
+
+    fn keep(&self, how: (u64, i32)) {
+        self.replies.keep(self.mount, self.slot, |kept| kept.sequence == self.slot.sequence, how);
     }
 }
 
 impl State {
-    fn begin(file: File, header: &[u8; RECORD], mounts: &BTreeSet<MountId>) -> io::Result<Self> {
-        let mut state = Self { is_whole: true, count: 1, ..Self::default() };
-        let (mut record, mut is_of_this_start) = ([0; RECORD], false);
-        if file.metadata()?.len() >= RECORD as u64 {
+    fn begin(file: File, mut header: [u8; RECORD], mounts: &BTreeSet<MountId>) -> io::Result<Self> {
+        let mut state = Self { is_whole: mounts.is_empty(), count: 1, ..Self::default() };
+        let (mut record, length) = ([0; RECORD], file.metadata()?.len());
+        if length >= RECORD as u64 {
             file.read_exact_at(&mut record, 0)?;
-            is_of_this_start = record == *header;
         }
-        if is_of_this_start {
-            state.count = file.metadata()?.len().div_ceil(RECORD as u64).min(REPLIES_KNOWN_MAX);
+        if record[..NOT_WHOLE] == header[..NOT_WHOLE] {
+            state.is_whole |= record[NOT_WHOLE] == 0;
+            state.count = length.div_ceil(RECORD as u64).min(REPLIES_KNOWN_MAX);
         } else {
-            // Nobody who comes again was known to a server that kept such a file, or its machine has been started again since.
-            state.is_whole = mounts.is_empty();
+            // There was no such file, or the machine has been started again since.
             file.set_len(0)?;
-            file.write_all_at(header, 0)?;
         }
+        header[NOT_WHOLE] = (!state.is_whole).into();
+        file.write_all_at(&header, 0)?;
         for place in 1..state.count {
             // The last one may have been cut off.
             let is_read = file.read_exact_at(&mut record, place * RECORD as u64).is_ok();
             match read(&record).filter(|(mount, ..)| is_read && mounts.contains(mount)) {
-                Some((mount, slot, kept)) => {
-                    let kept = Kept { place, ..kept };
-                    state.known.entry(mount).or_default().insert(slot, kept);
-                }
+                Some((mount, slot, kept)) => state.add(mount, slot, Kept { place, ..kept }),
                 None => state.free.push(place),
             }
         }
         state.file = Some(file);
         Ok(state)
+    }
+
+    /// What the file says. Of a mount that was forgotten and has come again it may have more than one record of a slot.
+    fn add(&mut self, mount: MountId, slot: u32, kept: Kept) {
+        let slots = self.known.entry(mount).or_default();
+        let before = slots.get(&slot).copied();
+        let (newer, older) = match before {
+            Some(before) if before.sequence > kept.sequence => (before, Some(kept)),
+            before => (kept, before),
+        };
+        slots.insert(slot, newer);
+        self.free.extend(older.map(|kept| kept.place));
     }
 
     /// A record that nobody has.
@@ -197,20 +234,30 @@ impl State {
         Some(place)
     }
 
-    /// Nothing is kept any more, and the next server knows that.
-    fn give_up(&mut self, why: &str) {
-        tracing::warn!("replies cannot be kept ({why}): after a restart some changes may be made twice");
-        if let Some(file) = self.file.take() {
-            let _ = file.set_len(0); // room on the disk, too
+    /// There is a change that is not kept.
+    fn not_whole(&mut self) {
+        if std::mem::replace(&mut self.is_whole, false)
+            && let Some(Err(error)) = self.file.as_ref().map(|file| file.write_all_at(&[1], NOT_WHOLE as u64))
+        {
+            self.give_up(&error);
         }
+    }
+
+    /// Nothing is kept any more, and the next server knows that.
+    fn give_up(&mut self, why: &io::Error) {
         self.is_whole = false;
+        let Some(file) = self.file.take() else { return };
+        tracing::warn!("replies cannot be kept ({why}): after a restart some changes may be made twice");
+        if let Err(error) = file.set_len(0) {
+            tracing::warn!(%error, "nor can those be removed that are");
+        }
     }
 }
 
 fn header(boot: &str) -> [u8; RECORD] {
     let mut header = [0; RECORD];
     let text = format!("longhaul replies 1 {boot}");
-    let length = text.len().min(RECORD);
+    let length = text.len().min(NOT_WHOLE);
     header[..length].copy_from_slice(&text.as_bytes()[..length]);
     header
 }
@@ -220,7 +267,7 @@ fn read(record: &[u8; RECORD]) -> Option<(MountId, u32, Kept)> {
     let long = |at: usize| Some(u64::from_le_bytes(record[at..at + 8].try_into().ok()?));
     let short = |at: usize| Some(u32::from_le_bytes(record[at..at + 4].try_into().ok()?));
     let (slot, error) = (short(32)?, short(36)?.cast_signed());
-    let is_sound = slot < SLOTS_MAX && (BEGUN..4096).contains(&error); // errors of Linux, as the kernel has them
+    let is_sound = slot < SLOTS_MAX && (UNDONE..4096).contains(&error); // errors of Linux, as the kernel has them
     is_sound.then_some((mount, slot, Kept { place: 0, sequence: long(16)?, said: long(24)?, error }))
 }
 
@@ -244,8 +291,15 @@ mod tests {
         (dir, file)
     }
 
+    /// Of these mounts, which have all come.
     fn begin(file: &Path, mounts: &[MountId]) -> Replies {
-        Replies::begin(file, BOOT, &mounts.iter().copied().collect())
+        begin_in(BOOT, file, mounts)
+    }
+
+    fn begin_in(boot: &str, file: &Path, mounts: &[MountId]) -> Replies {
+        let replies = Replies::begin(file, boot, &mounts.iter().copied().collect());
+        [ONE, OTHER].into_iter().for_each(|mount| replies.attach(mount));
+        replies
     }
 
     #[test]
@@ -274,11 +328,19 @@ mod tests {
             let first_time = Slot { again: false, ..slot(1, 7) };
             assert_eq!(next.before(ONE, first_time), Before::Never);
         }
+        // One that its client has given up waiting for comes late, and another has come by its slot.
+        let next = begin(&file, &[ONE, OTHER]);
+        let late = next.change(ONE, slot(6, 1)).unwrap();
+        next.change(ONE, slot(6, 2)).unwrap().end(Ok(2));
+        late.end(Ok(1));
+        assert!(next.change(ONE, slot(6, 1)).is_none());
+        assert_eq!(begin(&file, &[ONE]).before(ONE, slot(6, 2)), Before::Over(Ok(2)));
         // Who does not come again is forgotten, and others have its records.
         let length = file.metadata().unwrap().len();
         let next = begin(&file, &[ONE]);
         next.change(ONE, slot(9, 1)).unwrap().end(Ok(1));
         next.forget(&ONE);
+        assert!(next.change(ONE, slot(0, 9)).is_none(), "it has not come");
         next.change(OTHER, slot(0, 1)).unwrap().end(Ok(2));
         assert_eq!(next.before(OTHER, slot(0, 1)), Before::Over(Ok(2)));
         assert_eq!(next.before(ONE, slot(0, 8)), Before::Never);
@@ -286,17 +348,41 @@ mod tests {
     }
 
     #[test]
+    fn what_a_mount_did_last_counts_however_often_it_was_given_up() {
+        let (_dir, file) = file();
+        let server = begin(&file, &[]);
+        for sequence in 1..6 {
+            server.attach(ONE);
+            // In another order each time.
+            for number in [sequence % 2, 1 - sequence % 2] {
+                server.change(ONE, slot(number as u32, sequence)).unwrap().end(Ok(sequence));
+            }
+            let next = begin(&file, &[ONE]);
+            assert_eq!(
+                [0, 1].map(|number| next.before(ONE, slot(number, sequence))),
+                [Before::Over(Ok(sequence)); 2]
+            );
+            server.forget(&ONE);
+        }
+        assert_eq!(file.metadata().unwrap().len(), 3 * RECORD as u64);
+    }
+
+    #[test]
     fn of_what_no_file_tells_nobody_says_that_it_has_not_been_begun() {
         let (_dir, file) = file();
         begin(&file, &[]).change(ONE, slot(0, 1)).unwrap().end(Ok(1));
         let whole = std::fs::read(&file).unwrap();
-        let mounts = BTreeSet::from([ONE]);
-        // The machine has been started again.
-        let again = Replies::begin(&file, "another", &mounts);
-        assert_eq!(again.before(ONE, slot(0, 1)), Before::Perhaps);
-        // From then on it is known; what is older is not.
-        again.change(ONE, slot(0, 2)).unwrap().end(Ok(2));
-        assert_eq!(again.before(ONE, slot(0, 2)), Before::Over(Ok(2)));
+        // The machine has been started again; and the server, while mounts have not come.
+        for _ in 0..2 {
+            let again = begin_in("another", &file, &[ONE]);
+            assert_eq!(again.before(ONE, slot(0, 1)), Before::Perhaps);
+            // From then on it is known; what is older is not.
+            again.change(ONE, slot(1, 2)).unwrap().end(Ok(2));
+            assert_eq!(again.before(ONE, slot(1, 2)), Before::Over(Ok(2)));
+        }
+        // Nobody is waited for.
+        drop(begin_in("another", &file, &[]));
+        assert_eq!(begin_in("another", &file, &[ONE]).before(ONE, slot(0, 1)), Before::Never);
         // Removed, empty, another's, or cut off.
         std::fs::remove_file(&file).unwrap();
         assert_eq!(begin(&file, &[ONE]).before(ONE, slot(0, 1)), Before::Perhaps);
@@ -318,14 +404,25 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_to_the_next_server() {
+    fn what_could_not_be_kept_is_told_to_the_next_server() {
         let (_dir, file) = file();
         let first = begin(&file, &[]);
         first.change(ONE, slot(0, 1)).unwrap().end(Ok(1));
-        // As it is from then on.
-        first.state().file = Some(File::options().read(true).open(&file).unwrap());
-        assert!(first.change(ONE, slot(0, 2)).is_none());
-        assert!(first.change(ONE, slot(0, 3)).is_none());
-        assert_eq!(first.before(OTHER, slot(0, 1)), Before::Perhaps);
+        // There is no room.
+        first.state().count = REPLIES_KNOWN_MAX;
+        assert!(first.change(ONE, slot(1, 1)).is_none());
+        let next = begin(&file, &[ONE]);
+        let known = [0, 1].map(|number| next.before(ONE, slot(number, 1)));
+        assert_eq!(known, [Before::Over(Ok(1)), Before::Perhaps]);
+        // The disk does not take it.
+        next.state().give_up(&io::ErrorKind::StorageFull.into());
+        assert!(next.change(ONE, slot(0, 2)).is_none());
+        assert_eq!(next.before(OTHER, slot(0, 1)), Before::Perhaps);
+        assert_eq!(begin(&file, &[ONE]).before(ONE, slot(0, 2)), Before::Perhaps);
+        // Nor is there a file.
+        let none = Replies::begin(Path::new("/proc/none"), BOOT, &BTreeSet::from([ONE]));
+        none.attach(ONE);
+        assert!(none.change(ONE, slot(0, 1)).is_none());
+        assert_eq!(none.before(ONE, slot(0, 1)), Before::Perhaps);
     }
 }

@@ -370,7 +370,7 @@ fn a_change_that_a_server_made_before_it_died_is_not_made_twice() {
     };
     fs::remove_dir(servers.path("n")).unwrap();
     let made = servers.ask_twice(&[], make(FileType::Directory), another);
-    assert_eq!(made, Err(Errno::NOENT), "it has been removed, and another's is not its own");
+    assert_eq!(made, Err(Errno::STALE), "it has been removed, and another's is not its own");
     // What has failed has failed.
     let made = servers
         .ask_twice(&[], make(FileType::Directory), |servers| fs::remove_dir(servers.path("n")).unwrap());
@@ -389,7 +389,11 @@ fn a_change_that_a_server_made_before_it_died_is_not_made_twice() {
         fs::write(servers.path("new"), "").unwrap();
         fs::rename(servers.path("new"), servers.path("c")).unwrap();
     };
-    assert_eq!(servers.ask_twice(&[], create(OFlags::EXCL), replaced), Err(Errno::NOENT));
+    assert_eq!(servers.ask_twice(&[], create(OFlags::EXCL), replaced), Err(Errno::STALE));
+    let removed = |servers: &Servers| fs::remove_file(servers.path("c")).unwrap();
+    fs::remove_file(servers.path("c")).unwrap();
+    assert_eq!(servers.ask_twice(&[], create(OFlags::empty()), removed), Err(Errno::STALE));
+    assert!(!servers.path("c").exists());
 
     // What is removed, moved or cut off is not once more, whatever others have made there.
     let there = |servers: &Servers| fs::write(servers.path("r"), "another's").unwrap();
@@ -405,8 +409,9 @@ fn a_change_that_a_server_made_before_it_died_is_not_made_twice() {
             flags,
         }
     };
-    servers.ask_twice(&[], rename(0), there).unwrap();
+    let moved = servers.ask_twice(&[], rename(0), there).unwrap();
     assert!(servers.path("r").exists() && servers.path("s").exists());
+    assert_eq!(moved.moved, node(&servers.next(&[]), "s"), "and it is known where it is");
     fs::write(servers.path("s"), "s").unwrap();
     servers.ask_twice(&[], rename(2), nothing).unwrap();
     assert_eq!(fs::read_to_string(servers.path("r")).unwrap(), "s", "exchanged, and not back");
