@@ -205,8 +205,8 @@ impl<'a> Walled<'a> {
         let names = fs::read_dir(self.here("")).unwrap();
         names.for_each(|name| assert!(name.unwrap().metadata().is_ok()));
         let looked_up = || self.mounted.answered(|name| name == "Lookup");
-        let (before, absent) = (looked_up(), self.here("lock").exists());
-        assert_eq!((looked_up(), absent), (before, self.far("lock").exists()), "it is known");
+        let (before, is_there) = (looked_up(), self.here("lock").exists());
+        assert_eq!((looked_up(), is_there), (before, self.far("lock").exists()), "it is known");
         wall("-I");
         std::thread::scope(|scope| {
             let operation = scope.spawn(operation);

@@ -128,6 +128,12 @@ pub struct Leases {
 }
 
 impl Leases {
+    /// Of a server whose leases have larger numbers than this: no client takes one of the server before for one of this.
+    #[must_use]
+    pub fn after(last_serial: Serial) -> Self {
+        Self { last_serial, ..Self::default() }
+    }
+
     /// A client begins.
     pub fn join(&mut self, client: Client) {
         self.of_client.entry(client).or_default();

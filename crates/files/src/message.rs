@@ -75,6 +75,8 @@ pub(crate) struct Request {
     pub(crate) sequence: u64,
     #[prost(bool, tag = "104")]
     pub(crate) again: bool,
+    #[prost(bool, tag = "105")]
+    pub(crate) rebooted: bool,
 }
 
 /// What a request has to do with others of the same session, which the server carries out side by side otherwise.
@@ -95,6 +97,8 @@ pub(crate) struct Slot {
     pub(crate) sequence: u64,
     /// It was asked for in a session before.
     pub(crate) again: bool,
+    /// And at first before the server's machine was started as it is now.
+    pub(crate) rebooted: bool,
 }
 
 /// An operation, and the outcome that it has.
@@ -240,13 +244,14 @@ impl Ask {
     }
 
     pub(crate) fn into_bytes(self, Order { number, after }: Order, slot: Slot) -> Bytes {
-        let Slot { number: slot, sequence, again } = slot;
-        Request { ask: Some(self), number, after, slot, sequence, again }.encode_to_vec().into()
+        let Slot { number: slot, sequence, again, rebooted } = slot;
+        Request { ask: Some(self), number, after, slot, sequence, again, rebooted }.encode_to_vec().into()
     }
 
     pub(crate) fn from_bytes(bytes: Bytes) -> Option<(Self, Order, Slot)> {
-        let Request { ask, number, after, slot, sequence, again } = Request::decode(bytes).ok()?;
-        Some((ask?, Order { number, after }, Slot { number: slot, sequence, again }))
+        let Request { ask, number, after, slot: of_slot, sequence, again, rebooted } =
+            Request::decode(bytes).ok()?;
+        Some((ask?, Order { number, after }, Slot { number: of_slot, sequence, again, rebooted }))
     }
 }
 
@@ -412,7 +417,7 @@ mod tests {
 
     #[test]
     fn every_operation_can_be_asked_for() {
-        let slot = Slot { number: 7, sequence: u64::MAX, again: true };
+        let slot = Slot { number: 7, sequence: u64::MAX, again: true, rebooted: true };
         let order = Order { number: u64::MAX, after: 3 };
         for (order, slot) in [(Order::default(), Slot::default()), (order, slot)] {
             for ask in all() {

@@ -212,8 +212,7 @@ impl Cache {
         for node in nodes {
             self.drop_all(node);
             if let Some(kept) = self.nodes.get_mut(&node) {
-                // Another server may give a lease the same number.
-                (kept.lease, kept.alone, kept.steps) = (None, None, kept.steps + 1);
+                kept.lease = None;
             }
         }
     }

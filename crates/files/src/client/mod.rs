@@ -421,12 +421,14 @@ impl Remote {
         // What comes after others does so in each session: they may be carried out again.
         let taken = (ask.is_once() && ahead.is_none()).then(|| self.inner.slots.take()).flatten();
         let mut slot = taken.as_ref().map_or_else(Slot::default, TakenSlot::slot);
+        let boot = taken.as_ref().map(|_| lock(&self.inner.boot).clone());
         let mut after = 0;
         loop {
             let (session, number) = self.session(after).await?;
             if changes && after > 0 && self.is_forfeited(after) {
                 return None;
             }
+            slot.rebooted = slot.again && boot.as_ref() != Some(&*lock(&self.inner.boot));
             // What has been settled is not waited for: it may have been in another session.
             let ahead = ahead.filter(|ahead| !ahead.is_settled());
             let body = ask.clone().into_bytes(ahead.map_or(order, |ahead| ahead.order), slot);

@@ -65,7 +65,7 @@ mod tests {
         let (number, sequence) = (one.slot().number, one.slot().sequence);
         drop(one);
         let next = slots.take().unwrap();
-        assert_eq!(next.slot(), Slot { number, sequence: sequence + 1, again: false });
+        assert_eq!(next.slot(), Slot { number, sequence: sequence + 1, ..Slot::default() });
         let all: Vec<_> = std::iter::from_fn(|| slots.take()).collect();
         assert_eq!(all.len(), SLOTS_MAX as usize - 2);
         drop(other);

@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A client, and the file that its nodes are numbered from.
 #[derive(Clone, Debug)]
-pub(super) struct Joined {
+struct Joined {
     /// `None` in tests of what needs none.
     session: Option<Session>,
     top: FileId,
@@ -108,7 +108,7 @@ impl Coherence {
         let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let started = started.map_or(0, |since| since.as_nanos() as Serial);
         let coherence = Arc::new(Self {
-            leases: Mutex::default(),
+            leases: Mutex::new(Leases::after(started)),
             pages: Mutex::new(Pages::after(started)),
             locks: Mutex::default(),
             wanted_of: Mutex::default(),
@@ -226,17 +226,22 @@ impl Coherence {
         (client, gate)
     }
 
-    /// A session is over, and its mount does not take back what it had: noted once, before others get that.
-    pub(super) fn leaves(&self, client: Client) -> Option<Joined> {
-        let joined = self.clients().remove(&client)?;
-        if let Some(mount) = joined.mount {
-            self.grace.leave(mount);
-        }
-        Some(joined)
+    /// A session is over, and what it had is nobody's. In the background, as what it has sent may be on its way to a disk that takes its time; and
+    /// once: whoever takes it off the list does all the rest.
+    pub(super) fn end(self: &Arc<Self>, client: Client) -> Option<Session> {
+        let Joined { session, gate, mount, .. } = self.clients().remove(&client)?;
+        let coherence = Arc::clone(self);
+        self.in_background(move || {
+            if let Some(mount) = mount {
+                coherence.grace.leave(mount); // before others get what it had
+            }
+            gate.shut();
+            coherence.leave(client);
+        });
+        session
     }
 
-    /// What it had is nobody's.
-    pub(super) fn leave(&self, client: Client) {
+    fn leave(&self, client: Client) {
         self.leases().gone(client);
         lock(&self.pages).gone(client);
         self.tell_released();
@@ -491,15 +496,11 @@ impl Coherence {
             if self.grace.is_stopping() {
                 return;
             }
-            let Some(Joined { session, gate, .. }) = self.leaves(client) else { continue };
+            if !self.clients().contains_key(&client) {
+                continue; // it has just ended
+            }
             tracing::warn!("a client has not given up what another is to use: its session is ended");
-            let coherence = Arc::clone(self);
-            // What it has sent may be on its way to a disk that takes its time.
-            self.in_background(move || {
-                gate.shut();
-                coherence.leave(client);
-            });
-            if let Some(session) = session {
+            if let Some(session) = self.end(client) {
                 self.runtime.spawn(session.close());
             }
         }

@@ -365,17 +365,13 @@ impl Mounted {
 
     /// The session is over: nothing is begun any more.
     fn end(self: &Arc<Self>) {
-        let mounted = Arc::clone(self);
         if self.grace.is_stopping() {
             // What it has is its own still, at the next server: nobody else gets it from this one.
-            return self.coherence.in_background(move || mounted.gate.shut());
+            let mounted = Arc::clone(self);
+            self.coherence.in_background(move || mounted.gate.shut());
+        } else {
+            self.coherence.end(self.client);
         }
-        // What it has sent may be on its way to a disk that takes its time.
-        self.coherence.in_background(move || {
-            mounted.coherence.leaves(mounted.client);
-            mounted.gate.shut();
-            mounted.coherence.leave(mounted.client);
-        });
     }
 }
 

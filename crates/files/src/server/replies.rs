@@ -68,7 +68,10 @@ const BEGUN: i32 = -1;
 /// It has not been carried out.
 const UNDONE: i32 = -2;
 
-/// Where the first record says, not with 0, that there may have been others.
+/// How the first record begins, before the `boot_id`.
+const MAGIC: &[u8] = b"longhaul replies 1 ";
+
+/// Where it says, not with 0, that there may have been others.
 const NOT_WHOLE: usize = RECORD - 1;
 
 /// A change that has been begun.
@@ -85,6 +88,7 @@ impl Replies {
         let file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
         let begun = file.and_then(|file| State::begin(file, header(boot), mounts));
         let state = begun.unwrap_or_else(|error| {
+            let _ = std::fs::remove_file(path); // what it says is not all any more
             tracing::warn!(%error, "{} cannot be used: after a restart some changes may be made twice", path.display());
             State::default()
         });
@@ -107,7 +111,7 @@ impl Replies {
             Some(Kept { error: UNDONE, .. }) => Before::Never,
             Some(Kept { error: 0, said, .. }) => Before::Over(Ok(*said)),
             Some(Kept { error, .. }) => Before::Over(Err(Errno::from_raw_os_error(*error))),
-            None if state.is_whole => Before::Never,
+            None if state.is_whole && !slot.rebooted => Before::Never,
             None => Before::Perhaps,
         }
     }
@@ -198,7 +202,9 @@ impl State {
             state.is_whole |= record[NOT_WHOLE] == 0;
             state.count = length.div_ceil(RECORD as u64).min(REPLIES_KNOWN_MAX);
         } else {
-            // There was no such file, or the machine has been started again since.
+            // The machine has been started again since, and clients say of what they asked for before that it is older. Else there was no
+            // such file, though there were mounts.
+            state.is_whole |= record.starts_with(MAGIC);
             file.set_len(0)?;
         }
         header[NOT_WHOLE] = (!state.is_whole).into();
@@ -248,17 +254,18 @@ impl State {
         self.is_whole = false;
         let Some(file) = self.file.take() else { return };
         tracing::warn!("replies cannot be kept ({why}): after a restart some changes may be made twice");
-        if let Err(error) = file.set_len(0) {
-            tracing::warn!(%error, "nor can those be removed that are");
+        let told = file.set_len(0).or_else(|_| file.write_all_at(&[1], NOT_WHOLE as u64));
+        if let Err(error) = told {
+            tracing::warn!(%error, "nor can that be told to the next server");
         }
     }
 }
 
 fn header(boot: &str) -> [u8; RECORD] {
     let mut header = [0; RECORD];
-    let text = format!("longhaul replies 1 {boot}");
+    let text = [MAGIC, boot.as_bytes()].concat();
     let length = text.len().min(NOT_WHOLE);
-    header[..length].copy_from_slice(&text.as_bytes()[..length]);
+    header[..length].copy_from_slice(&text[..length]);
     header
 }
 
@@ -282,7 +289,7 @@ mod tests {
     const BOOT: &str = "9a1c6b1e-8f0a-4b0e-9a52-6a4a2f0c8a11";
 
     fn slot(number: u32, sequence: u64) -> Slot {
-        Slot { number, sequence, again: true }
+        Slot { number, sequence, again: true, rebooted: false }
     }
 
     fn file() -> (tempfile::TempDir, PathBuf) {
@@ -375,14 +382,12 @@ mod tests {
         // The machine has been started again; and the server, while mounts have not come.
         for _ in 0..2 {
             let again = begin_in("another", &file, &[ONE]);
-            assert_eq!(again.before(ONE, slot(0, 1)), Before::Perhaps);
-            // From then on it is known; what is older is not.
+            assert_eq!(again.before(ONE, Slot { rebooted: true, ..slot(0, 1) }), Before::Perhaps);
+            // What is asked from then on is known.
+            assert_eq!(again.before(ONE, slot(0, 2)), Before::Never);
             again.change(ONE, slot(1, 2)).unwrap().end(Ok(2));
             assert_eq!(again.before(ONE, slot(1, 2)), Before::Over(Ok(2)));
         }
-        // Nobody is waited for.
-        drop(begin_in("another", &file, &[]));
-        assert_eq!(begin_in("another", &file, &[ONE]).before(ONE, slot(0, 1)), Before::Never);
         // Removed, empty, another's, or cut off.
         std::fs::remove_file(&file).unwrap();
         assert_eq!(begin(&file, &[ONE]).before(ONE, slot(0, 1)), Before::Perhaps);

@@ -328,7 +328,7 @@ impl Servers {
         let first = self.next(names);
         let asked = operation(&first).ask();
         self.sequence += 1;
-        let slot = Slot { number: 3, sequence: self.sequence, again: false };
+        let slot = Slot { number: 3, sequence: self.sequence, ..Slot::default() };
         reply_to_slot(&first, &asked, slot);
         drop(first);
         others(self);
@@ -460,7 +460,7 @@ fn a_change_that_a_server_made_before_it_died_is_not_made_twice() {
 fn another_change_under_the_slot_of_one_that_was_made_is_not_made() {
     let servers = Servers::new();
     let mounted = servers.next(&[]);
-    let slot = Slot { number: 0, sequence: 1, again: true };
+    let slot = Slot { number: 0, sequence: 1, again: true, ..Slot::default() };
     let make = Make { parent: TOP, name: "d".into(), mode: 0o040_700, ..Make::default() };
     reply_to_slot(&mounted, &make.clone().ask(), slot);
     let d = look_up(&mounted, TOP, "d").unwrap();
