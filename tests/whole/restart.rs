@@ -224,7 +224,7 @@ impl<'a> Walled<'a> {
 fn a_change_that_a_server_made_before_it_died_is_not_made_again() {
     require!(Need::Emulator, Need::Root, Need::Fuse, Need::Iptables);
     let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
-    for name in ["removed", "log", "one", "other"] {
+    for name in ["removed", "cut", "log", "one", "other"] {
         fs::write(stage.path("far").join(name), name).unwrap();
     }
     let walled = Walled::new(&stage);
@@ -235,6 +235,10 @@ fn a_change_that_a_server_made_before_it_died_is_not_made_again() {
     walled.killed("OUTPUT", remove, || !far("removed").exists(), || theirs("removed")).unwrap();
     assert_eq!(text("removed"), "theirs", "another file");
     assert_eq!(fs::read_to_string(here("removed")).unwrap(), "theirs");
+
+    let cut = || nix::unistd::truncate(&here("cut"), 0);
+    walled.killed("OUTPUT", cut, || text("cut").is_empty(), || theirs("cut")).unwrap();
+    assert_eq!(text("cut"), "theirs");
 
     let mut log = File::options().append(true).open(here("log")).unwrap();
     let append = || log.write_all(b" mine");
