@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use longhaul_files::limits::GRACE_MAX;
@@ -188,7 +189,8 @@ impl<'a> Walled<'a> {
         fs::read_to_string(self.far(name)).unwrap()
     }
 
-    /// Has a program begin something until `is_so`; then the server is killed, `others` do something there, and it is started again.
+    /// Has a program begin something until it waits for the server and `is_so`; then the server is killed, `others` do something there, and it
+    /// is started again.
     fn killed<T: Send>(
         &self,
         direction: &str,
@@ -208,9 +210,16 @@ impl<'a> Walled<'a> {
         let (before, is_there) = (looked_up(), self.here("lock").exists());
         assert_eq!((looked_up(), is_there), (before, self.far("lock").exists()), "it is known");
         wall("-I");
+        let (tell, thread) = mpsc::channel();
         std::thread::scope(|scope| {
-            let operation = scope.spawn(operation);
-            wait_for("a request", SOON, || is_so().then_some(()));
+            let operation = scope.spawn(move || {
+                tell.send(nix::unistd::gettid()).unwrap();
+                operation()
+            });
+            // In a call to the mount, which is answered at once but for what is asked of the server.
+            let place = format!("/proc/self/task/{}/wchan", thread.recv().unwrap());
+            let waits = || fs::read_to_string(&place).unwrap() == "request_wait_answer";
+            wait_for("a request", SOON, || (waits() && is_so()).then_some(()));
             assert!(!operation.is_finished());
             self.server.kill(1.0);
             others();
@@ -268,11 +277,8 @@ fn what_another_made_before_a_server_was_asked_is_not_taken_for_ones_own() {
             true => File::options().write(true).create_new(true).open(path).map(drop),
             false => fs::create_dir(path),
         };
-        // It is on its way then; if it is not, it comes later.
-        let begun = Instant::now();
-        let is_asked = || begun.elapsed() > Duration::from_secs(1);
         let others = || make(walled.far(name)).unwrap();
-        let made = walled.killed("INPUT", || make(walled.here(name)), is_asked, others);
+        let made = walled.killed("INPUT", || make(walled.here(name)), || true, others);
         assert_eq!(made.unwrap_err().kind(), ErrorKind::AlreadyExists, "{name}");
     }
 }
