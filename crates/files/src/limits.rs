@@ -289,12 +289,6 @@ pub const LEAVING_SHARE: usize = 8;
 /// And at most so many: they are looked through each time that a block comes.
 pub const LEAVING_MAX: usize = 64;
 
-/// Blocks that are stored to the kernel's pages ahead of a reader, at first: he may not go on.
-pub const STORED_AHEAD_BLOCKS_FIRST: u64 = 4;
-
-/// And at most: he comes to the end of them as fast as memory is read.
-pub const STORED_AHEAD_BLOCKS_MAX: u64 = 64;
-
 /// Ranges of a file that the kernel may have pages of, told apart: beyond that the file is taken as a whole. 16 bytes each, and some for the tree.
 pub const PAGES_GIVEN_MAX: usize = 1000;
 

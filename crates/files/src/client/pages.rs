@@ -77,7 +77,6 @@ impl Remote {
         let number = lock(&self.inner.client.pages.table).comes(node, bytes);
         self.fill_pages(file, node, number, (offset, length), fill).await;
         lock(&self.inner.client.pages.table).came(node, number);
-        self.store_behind_reader(node, offset + u64::from(length));
     }
 
     async fn fill_pages(

@@ -1,7 +1,8 @@
 //! Files that are read by way of the kernel's pages: which, and how their bytes come there before anybody asks.
 //!
 //! A long file that is here but for little, and that nobody here may write to, is read from pages as fast as memory is. Blocks are stored
-//! there ahead of a reader, and while a file is written, so that it can be read as soon as it is closed.
+//! there while a file is written, so that it can be read as soon as it is closed, and before they have to make room here. Not ahead of a
+//! reader: the kernel asks for what is next by itself, and whoever stores beside it is in its way.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::message::Map;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Of a processor's time, one part in so many may be for storing blocks that nobody waits for: it delays whoever writes or reads others.
-pub(super) const SHARE_OF_TIME: u32 = 4;
+const SHARE_OF_TIME: u32 = 4;
 
 impl Remote {
     /// Whether a file that is opened like that should be read by way of the kernel's pages.
@@ -54,18 +55,6 @@ impl Remote {
         writing
     }
 
-    /// A program has asked for pages up to `end`, and most likely asks for the next.
-    pub(super) fn store_behind_reader(&self, node: u64, end: u64) {
-        let place = end.saturating_sub(1) / BLOCK;
-        let begins = {
-            let mut table = lock(&self.inner.client.pages.table);
-            table.is_leased(node) && table.reads_ahead(node, place)
-        };
-        if begins {
-            self.inner.runtime.spawn(self.clone().store_all(node, 1));
-        }
-    }
-
     /// A block that was written here has come to the server, and is here.
     pub(in super::super) fn store_written(&self, node: u64, place: u64) {
         let pages = &self.inner.client.pages;
@@ -76,7 +65,7 @@ impl Remote {
             let remote = self.clone();
             self.inner.runtime.spawn(async move {
                 if remote.lease_pages(node).await {
-                    remote.store_all(node, SHARE_OF_TIME).await;
+                    remote.store_all(node).await;
                 } else {
                     lock(&remote.inner.client.pages.table).give_up_stores(node);
                 }
@@ -152,12 +141,12 @@ impl Remote {
         lock(table).is_leased(node)
     }
 
-    /// Stores blocks as long as there are some, for one part of a processor's time in so many.
-    pub(super) async fn store_all(self, node: u64, part: u32) {
+    /// Stores blocks as long as there are some.
+    pub(super) async fn store_all(self, node: u64) {
         loop {
             let Some(place) = lock(&self.inner.client.pages.table).next_store(node) else { return };
             let took = self.store_block(node, place).await.unwrap_or_default();
-            tokio::time::sleep(took.min(STORE_MAX) * (part - 1)).await;
+            tokio::time::sleep(took.min(STORE_MAX) * (SHARE_OF_TIME - 1)).await;
         }
     }
 

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::Nanos;
-use crate::limits::{
-    BLOCK_BYTES, LONG_BYTES, PAGES_GIVEN_MAX, STORED_AHEAD_BLOCKS_FIRST, STORED_AHEAD_BLOCKS_MAX,
-};
+use crate::limits::{BLOCK_BYTES, LONG_BYTES, PAGES_GIVEN_MAX};
 use crate::message::Grant;
 use crate::ranges::RangeSet;
 
@@ -90,30 +88,12 @@ pub(super) struct Seen {
 }
 
 /// Blocks that are stored before anybody asks for their pages.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Ahead {
     places: BTreeSet<u64>,
     is_running: bool,
-    /// Where a program has read last, and how far ahead of it blocks have been chosen.
-    read_at: u64,
-    window: u64,
-    until: u64,
     /// Blocks that were written are chosen from now on.
     is_long: bool,
-}
-
-impl Default for Ahead {
-    fn default() -> Self {
-        let places = BTreeSet::new();
-        Self {
-            places,
-            is_running: false,
-            read_at: 0,
-            window: STORED_AHEAD_BLOCKS_FIRST,
-            until: 0,
-            is_long: false,
-        }
-    }
 }
 
 /// Notes a range, or all bytes where there are too many to be told apart.
@@ -487,28 +467,8 @@ impl Table {
         }
     }
 
-    /// A program has had to ask for a page of this block: those behind it are stored if it reads one after the other. True:
-    /// [`next_store`](Self::next_store) is to be asked for them.
-    pub(super) fn reads_ahead(&mut self, node: u64, place: u64) -> bool {
-        let ahead = &mut self.kept(node).ahead;
-        let follows = (ahead.read_at..=ahead.until.max(ahead.read_at + 1)).contains(&place);
-        ahead.read_at = place;
-        if !follows {
-            (ahead.window, ahead.until) = (STORED_AHEAD_BLOCKS_FIRST, place);
-            return false;
-        }
-        if !ahead.places.is_empty() || place + 1 < ahead.until {
-            return false;
-        }
-        let from = place + 1;
-        ahead.until = from + ahead.window;
-        ahead.window = (ahead.window * 4).min(STORED_AHEAD_BLOCKS_MAX);
-        ahead.places.extend(from..ahead.until);
-        !std::mem::replace(&mut ahead.is_running, true)
-    }
-
-    /// A block that was written here has come to the server, and is here. As above. What is written by way of pages is there already; what
-    /// is not, as its pages were written to in part, is chosen [later](Self::is_made).
+    /// A block that was written here has come to the server, and is here. True: [`next_store`](Self::next_store) is to be asked for blocks.
+    /// What is written by way of pages is there already; what is not, as its pages were written to in part, is chosen [later](Self::is_made).
     pub(super) fn has_written(&mut self, node: u64, place: u64) -> bool {
         let Kept { ahead, lease, makers, .. } = self.kept(node);
         if !ahead.is_long && (place + 1) * BLOCK < LONG_BYTES {

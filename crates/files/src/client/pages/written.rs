@@ -19,7 +19,6 @@ use super::super::open_files::OpenFile;
 use super::super::writing::HowWritten;
 use super::super::{Remote, lock, now};
 use super::Writing;
-use super::ahead::SHARE_OF_TIME;
 use crate::limits::LONG_BYTES;
 use crate::message::Grant;
 
@@ -59,7 +58,7 @@ impl Remote {
         if !is_leased {
             self.return_own_pages(node).await;
         } else if lock(table).is_made(node, size) {
-            self.inner.runtime.spawn(self.clone().store_all(node, SHARE_OF_TIME));
+            self.inner.runtime.spawn(self.clone().store_all(node));
         }
     }
 
