@@ -293,6 +293,49 @@ fn the_helper_of_mount_mounts() {
     assert!(stage.run(&mut shell).expect(2).err.contains("no option `secret="));
 }
 
+/// Its standard error is read to its end by who has started it, and it is not held until the mount is over.
+#[test]
+fn who_reads_what_a_mount_says_waits_until_it_is_there() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 3ms");
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let _server = stage.serve();
+    fs::create_dir(stage.path("mnt")).unwrap();
+    let script =
+        "said=$(\"$0\" mount -i \"$1/client\" --known-hosts \"$1/$2\" longhaul://far/data \"$1/mnt\" 2>&1)
+        code=$?; echo \"$said\"; [ $code = 0 ] || exit $code; cat \"$1/mnt/f\"; umount \"$1/mnt\"";
+    let mount = |known_hosts: &str| {
+        let mut shell = stage.on(Host::Near, "sh");
+        shell.args(["-c", script, LONGHAUL]).arg(stage.path("")).arg(known_hosts);
+        stage.run(&mut shell)
+    };
+    // What is said before is passed on, and what is said of a failure.
+    let said = mount("none_yet").expect(0).out;
+    assert!(said.contains("new server far") && said.ends_with("words"), "{said}");
+    let other = fs::read_to_string(stage.path("client.pub")).unwrap();
+    fs::write(stage.path("known"), format!("far {other}")).unwrap();
+    let said = mount("known").expect(2).out;
+    assert!(said.contains("longhaul: "), "{said}");
+}
+
+#[test]
+fn a_mount_outlives_who_reads_what_it_says() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    let stage = Stage::shared("--rtt 3ms");
+    fs::write(stage.path("far/f"), "words").unwrap();
+    let _server = stage.serve();
+    let script = "{ \"$@\"; echo $? > \"$0/code\"; } 2>&1 >/dev/null | true &
+        for i in $(seq 1000); do [ -e \"$0/mnt/f\" ] && break; sleep 0.1; done
+        cat \"$0/mnt/f\" && umount \"$0/mnt\"; wait; cat \"$0/code\"";
+    let mut shell = stage.on(Host::Near, "sh");
+    shell.args(["-c", script]).arg(stage.path("")).arg(LONGHAUL).args(mount_arguments(
+        &stage,
+        "mnt",
+        &["-v"],
+    ));
+    assert_eq!(stage.run(&mut shell).expect(0).out, "words0\n");
+}
+
 #[test]
 fn a_read_only_export_cannot_be_changed() {
     require!(Need::Emulator, Need::Root, Need::Fuse);

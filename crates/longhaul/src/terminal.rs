@@ -73,6 +73,8 @@ impl Terminal {
             .with_target(false)
             .without_time()
             .with_ansi(self.is_terminal)
+            // That nobody reads standard error any more would be said there, which panics.
+            .log_internal_errors(false)
             .with_writer(self.clone());
         // Set once, at the start of the program.
         let _ = tracing::subscriber::set_global_default(subscriber.finish());

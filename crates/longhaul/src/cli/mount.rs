@@ -1,11 +1,11 @@
 //! `longhaul mount`: the files of a far host in the tree of this one.
 
+mod background;
+
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -18,7 +18,6 @@ use longhaul_mount::{Mount, MountOptions};
 use longhaul_transport::Session;
 
 use super::cp::end_session;
-use super::print_out;
 use super::reach::Reach;
 use crate::place::Place;
 use crate::service::FILES;
@@ -30,7 +29,8 @@ use crate::units;
 /// Mount the files of a far host: every access sees what is there now
 ///
 /// SOURCE is `longhaul://HOST/EXPORT/PATH` (a running `longhaul serve`) or `[USER@]HOST:PATH` (longhaul is started there
-/// over ssh). Returns when the files are there; `umount DIR`, or `fusermount3 -u DIR` without root, ends it.
+/// over ssh). Returns when the files are there; `umount DIR`, or `fusermount3 -u DIR` without root, ends it. What goes wrong later is told on
+/// standard error where that is a terminal or a file, else in the system's log.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   longhaul mount alice@far:/data /mnt/data
@@ -77,9 +77,6 @@ pub(crate) struct MountCommand {
     tell_ready: bool,
 }
 
-/// What a program in the background says when the files are there.
-const READY: &str = "mounted";
-
 /// How often it is looked whether somebody has unmounted.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -94,7 +91,7 @@ impl MountCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let options = self.mount_options()?;
         if !self.foreground {
-            return in_background();
+            return background::start();
         }
         let terminal = Terminal::new();
         terminal.log(self.verbose);
@@ -132,7 +129,7 @@ impl MountCommand {
         let mounting = tokio::task::spawn_blocking(move || Mount::new(remote, &directory, &options, runtime));
         let mount = mounting.await??;
         if self.tell_ready {
-            print_out(&format!("{READY}\n"))?;
+            background::ready()?;
         } else {
             terminal.say(&format!("longhaul: mounted at {}", self.directory.display()));
         }
@@ -236,26 +233,4 @@ impl Reconnect for Again {
             Ok(session)
         })
     }
-}
-
-/// Runs the same command as a process of its own, and waits until it has mounted.
-fn in_background() -> anyhow::Result<ExitCode> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    let mut words = std::env::args_os().skip(1);
-    // Behind the name of the command: there may be a `--`.
-    command.args(words.next()).args(["--foreground", "--tell-ready"]).args(words);
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    // A group of its own: Ctrl-C at the terminal is meant for others.
-    let mut child = command.process_group(0).spawn().context("cannot start the program in the background")?;
-    let stdout = child.stdout.take().context("its output is piped")?;
-    let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line)?;
-    if line.trim_end() == READY {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let status = child.wait()?;
-    // It has said why.
-    Ok(ExitCode::from(
-        status.code().and_then(|code| u8::try_from(code).ok()).filter(|&code| code > 0).unwrap_or(2),
-    ))
 }
