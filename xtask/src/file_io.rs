@@ -6,8 +6,10 @@
 use std::fs;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use bytesize::ByteSize;
 use clap::Args;
+use longhaul_report::LeftOut;
 use longhaul_report::io::Io;
 use longhaul_report::plot;
 
@@ -19,7 +21,7 @@ use crate::places::Places;
 use crate::server::Access;
 use crate::{environment, show};
 
-/// Write and read files on mounts over emulated links: longhaul, sshfs, rclone mount and GlusterFS, in one series
+/// Write and read files on mounts over emulated links: longhaul, sshfs, rclone mount, GlusterFS and the kernel's NFS, in one series
 ///
 /// Patterns, lengths and rates are those of `longhaul bench io`. What is read after mounting is there before, at the server.
 #[derive(Debug, Args)]
@@ -61,8 +63,17 @@ pub(crate) struct IoBench {
 impl IoBench {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let longhaul = self.places.longhaul()?;
-        let systems = if self.systems.is_empty() { &FileSystem::OVER_A_LINK } else { &self.systems[..] };
-        let packages = FileSystem::check(systems)?;
+        let asked = if self.systems.is_empty() { &FileSystem::OVER_A_LINK } else { &self.systems[..] };
+        let left_out: Vec<LeftOut> = asked.iter().filter_map(|system| system.refusal()).collect();
+        let systems: Vec<FileSystem> = asked
+            .iter()
+            .copied()
+            .filter(|system| !left_out.iter().any(|out| out.tool == system.name()))
+            .collect();
+        if let ([], [out, ..]) = (&systems[..], &left_out[..]) {
+            bail!("{} cannot run here: {}; choose another file system with --system", out.tool, out.reason);
+        }
+        let packages = FileSystem::check(&systems)?;
         let links = match self.links.is_empty() {
             false => self.links.clone(),
             true => vec!["1g-3.3ms", "1g-4ms"]
@@ -91,7 +102,9 @@ impl IoBench {
         };
         let mut record = Io::new("File I/O by the length of a call, over long links", environment);
         for link in &links {
-            record.places.push(series.place(link, systems)?);
+            let mut place = series.place(link, &systems)?;
+            place.left_out.extend(left_out.iter().cloned());
+            record.places.push(place);
             show::record(&out.join("results.json"), &record.to_json()?)?;
             show::write(&out.join("results.md"), &record.markdown())?;
             for place in &record.places {

@@ -200,19 +200,19 @@ impl Stage {
         }
         let slow_disk = case.slow_disk.map(|host| SlowDisk::of(&self.scratch).map(|slow| (host, slow)));
         let slow_disk = slow_disk.transpose()?;
-        let hold_back = |host, process: &Limited| match &slow_disk {
-            Some((slow, disk)) if *slow == host => disk.hold_back(process.id()),
+        let hold_back = |host, process| match &slow_disk {
+            Some((slow, disk)) if *slow == host => disk.hold_back(process),
             _ => Ok(()),
         };
         let server = server(case).start(network, access, &served)?;
-        hold_back(Host::Far, &server)?;
+        hold_back(Host::Far, server.id())?;
         let _busy = case.server_starves.then(|| starve(server.id())).transpose()?;
         let [out, err] = ["probe-out", "probe-err"].map(|name| self.scratch.join(name));
         let words: Vec<OsString> = command.iter().map(Into::into).collect();
         let words_to = Words::Apart { out: &out, err: &err };
         let mut measurement = Limited::start(&mut network.command(Host::Near, &words), words_to)?;
         // Disks are measured last.
-        hold_back(Host::Near, &measurement)?;
+        hold_back(Host::Near, measurement.id())?;
         let ended = measurement.wait(LIMIT)?;
         if ended.status.is_none() {
             bail!("no end after {LIMIT:?}; {}", last_words(&err));

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::ValueEnum;
+use longhaul_report::LeftOut;
 
 use crate::file::write;
 use crate::server::{Access, Server};
@@ -20,6 +21,8 @@ pub enum FileSystem {
     Rclone,
     /// GlusterFS, one brick
     Gluster,
+    /// The kernel's NFSv4.2, where it has that
+    Nfs,
     /// The disk itself
     Local,
 }
@@ -28,7 +31,7 @@ const LONGHAUL: Server = Server::Longhaul { read_only: false };
 
 impl FileSystem {
     /// Those that go over a link.
-    pub const OVER_A_LINK: [Self; 4] = [Self::Longhaul, Self::Sshfs, Self::Rclone, Self::Gluster];
+    pub const OVER_A_LINK: [Self; 5] = [Self::Longhaul, Self::Sshfs, Self::Rclone, Self::Gluster, Self::Nfs];
 
     /// Its name in tables.
     pub fn name(self) -> &'static str {
@@ -37,6 +40,7 @@ impl FileSystem {
             Self::Sshfs => "sshfs",
             Self::Rclone => "rclone mount",
             Self::Gluster => "GlusterFS",
+            Self::Nfs => "NFSv4.2",
             Self::Local => "local disk",
         }
     }
@@ -52,6 +56,10 @@ impl FileSystem {
                 Package { name: "glusterfs-server", program: "glusterfsd" },
                 Package { name: "glusterfs-client", program: "glusterfs" },
             ],
+            Self::Nfs => &[
+                Package { name: "nfs-kernel-server", program: "rpc.nfsd" },
+                Package { name: "nfs-common", program: "mount.nfs4" },
+            ],
         }
     }
 
@@ -61,6 +69,7 @@ impl FileSystem {
             Self::Longhaul => Some(LONGHAUL),
             Self::Sshfs | Self::Rclone => Some(Server::Sshd),
             Self::Gluster => Some(Server::Gluster),
+            Self::Nfs => Some(Server::Nfs),
             Self::Local => None,
         }
     }
@@ -69,7 +78,7 @@ impl FileSystem {
     pub fn is_encrypted(self) -> Option<bool> {
         match self {
             Self::Longhaul | Self::Sshfs | Self::Rclone => Some(true),
-            Self::Gluster => Some(false),
+            Self::Gluster | Self::Nfs => Some(false),
             Self::Local => None,
         }
     }
@@ -106,6 +115,7 @@ impl FileSystem {
                 let (volume, log) = (own(access.gluster_client()), own(access.gluster_log()));
                 ["glusterfs", "-f", &volume, "-l", &log, &at].map(str::to_owned).to_vec()
             }
+            Self::Nfs => ["mount", "-t", "nfs4", "-o", "vers=4.2", "far:/", &at].map(str::to_owned).to_vec(),
             Self::Local => ["mount", "--bind", &served, &at].map(str::to_owned).to_vec(),
         }
     }
@@ -118,6 +128,13 @@ impl FileSystem {
         write(&script, &format!("{} >/dev/null 2>\"$0.log\" </dev/null\n", words.join(" ")))?;
         let script = quoted(&script.display().to_string());
         Ok(format!("{{ sh {script} || {{ cat {script}.log >&2; false; }}; }}"))
+    }
+
+    /// Why it cannot run with this host's kernel, whatever is installed.
+    pub fn refusal(self) -> Option<LeftOut> {
+        let lacks = if self == Self::Nfs { crate::nfs::missing()? } else { return None };
+        let reason = format!("this host's kernel has no `{lacks}` (/proc/filesystems)");
+        Some(LeftOut { tool: self.name().to_owned(), reason })
     }
 
     /// What is missing on this machine for these, in words.

@@ -19,6 +19,7 @@ pub mod limited;
 pub mod link;
 pub mod memory_to_memory;
 pub mod mounted;
+mod nfs;
 pub mod pair;
 pub mod profile;
 pub mod rerun;

@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use crate::file::remove;
 use crate::limited::{Limited, Words, check_interrupt, last_words};
 use crate::link::{Host, Network, checked};
+use crate::nfs;
 
 /// A server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub enum Server {
     Xrootd,
     /// glusterfsd
     Gluster,
+    /// The kernel's nfsd
+    Nfs,
 }
 
 /// A server that has all day to start: it reads a few small files.
@@ -194,6 +197,34 @@ impl Listener {
     }
 }
 
+/// A server that listens; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    _last: Last,
+    process: Limited,
+}
+
+impl Running {
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+/// Ends what would go on without the server's process.
+#[derive(Debug)]
+struct Last(Option<Command>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if let Some(command) = &mut self.0
+            && let Err(error) = checked(command)
+        {
+            eprintln!("longhaul: a server goes on: {error:#}");
+        }
+    }
+}
+
 impl Server {
     /// The TCP port that it listens on.
     pub fn port(self) -> u16 {
@@ -203,6 +234,7 @@ impl Server {
             Self::Nginx => 8080,
             Self::Xrootd => 1094,
             Self::Gluster => 24007,
+            Self::Nfs => 2049,
         }
     }
 
@@ -213,15 +245,18 @@ impl Server {
             Self::Nginx => "nginx",
             Self::Xrootd => "xrootd",
             Self::Gluster => "glusterfsd",
+            Self::Nfs => "nfsd",
         }
     }
 
     /// Starts it on `far`, serving `directory`, and waits until it listens.
-    pub fn start(self, network: &Network, access: &Access, directory: &Path) -> anyhow::Result<Limited> {
+    pub fn start(self, network: &Network, access: &Access, directory: &Path) -> anyhow::Result<Running> {
         let words = self.command(access, directory)?;
         let log = access.directory.join(format!("{}.log", self.name().replace(' ', "-")));
-        let server = Limited::start(&mut network.command(Host::Far, &words), Words::Kept(&log))?;
-        Listener { name: self.name(), host: Host::Far, port: self.port(), log }.wait(network, server)
+        let process = Limited::start(&mut network.command(Host::Far, &words), Words::Kept(&log))?;
+        let last = Last((self == Self::Nfs).then(|| network.command(Host::Far, &nfs::end())));
+        let listener = Listener { name: self.name(), host: Host::Far, port: self.port(), log };
+        Ok(Running { _last: last, process: listener.wait(network, process)? })
     }
 
     fn command(self, access: &Access, directory: &Path) -> anyhow::Result<Vec<OsString>> {
@@ -301,6 +336,10 @@ impl Server {
                 let (settings, log) = (scratch.join("gluster-server.vol"), access.gluster_log());
                 let words = [&program, Path::new("-N"), Path::new("-f"), &settings, Path::new("-l"), &log];
                 words.into_iter().map(OsString::from).collect()
+            }
+            Self::Nfs => {
+                access.write("nfs-server.sh", &nfs::server(directory))?;
+                nfs::with_own_mounts(&["sh".into(), scratch.join("nfs-server.sh").into()])
             }
         })
     }
