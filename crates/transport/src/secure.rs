@@ -87,6 +87,11 @@ impl Keys {
         self.sealer.seal(Content::Data, record);
     }
 
+    /// Seals bytes from where they are, as [`Sealer::seal_from`].
+    pub(crate) fn seal_from(&mut self, text: &[u8], record: &mut [u8]) {
+        self.sealer.seal_from(text, record);
+    }
+
     /// Makes the next [`refresh`](Self::refresh) change the key.
     pub(crate) fn wear_out(&mut self) {
         self.sealer.wear_out();

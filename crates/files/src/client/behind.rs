@@ -82,6 +82,11 @@ impl Tail {
     }
 
     fn append(&mut self, data: &[u8], room: Option<OwnedSemaphorePermit>) {
+        if self.data.capacity() < self.data.len() + data.len() {
+            // Up to where it ends at the latest, instead of some more each time, which may copy what is there.
+            let place = (self.offset % WRITE_PART_BYTES as u64) as usize;
+            self.data.reserve(WRITE_PART_BYTES - place - self.data.len());
+        }
         self.data.extend_from_slice(data);
         match (&mut self.room, room) {
             (Some(room), Some(more)) => room.merge(more),
@@ -133,6 +138,38 @@ impl Ahead {
 
     pub(super) async fn settled(&self) {
         self.written.settled(self.last).await;
+    }
+}
+
+/// What is written.
+#[derive(Debug)]
+pub(super) enum Source<'a> {
+    /// In memory that is used for something else then.
+    Lent(&'a [u8]),
+    /// In memory that may be kept; empty when it was.
+    Given(&'a mut Bytes),
+}
+
+impl Source<'_> {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Given(bytes) => bytes,
+        }
+    }
+
+    /// The first bytes of a tail.
+    fn begin(&mut self, from: usize, to: usize) -> BytesMut {
+        match self {
+            Self::Given(bytes) if to - from == bytes.len() && bytes.len() >= FIRST_BYTES => {
+                BytesMut::from(std::mem::take(*bytes))
+            }
+            _ => {
+                let mut data = BytesMut::with_capacity(FIRST_BYTES.max(to - from));
+                data.extend_from_slice(&self.bytes()[from..to]);
+                data
+            }
+        }
     }
 }
 
@@ -215,7 +252,7 @@ impl Written {
     pub(super) fn write(
         &self,
         file: &Arc<OpenFile>,
-        (offset, data): (u64, &[u8]),
+        (offset, mut source): (u64, Source<'_>),
         mut room: OwnedSemaphorePermit,
         may: impl FnOnce() -> bool,
         mut begins: impl FnMut(u64) -> Option<u64>,
@@ -225,7 +262,8 @@ impl Written {
         if !may() {
             return outcome;
         }
-        let end = offset + data.len() as u64;
+        let length = source.bytes().len();
+        let end = offset + length as u64;
         if state.under_way.range(..end).next_back().is_some_and(|(_, &(to, _))| offset < to) {
             return Outcome { taken: Taken::Overlaps, ..outcome };
         }
@@ -235,32 +273,33 @@ impl Written {
                 return Outcome { taken: Taken::Overlaps, parts: state.send_tails(), ..outcome };
             }
             let at = (offset - tail.offset) as usize;
-            tail.data[at..at + data.len()].copy_from_slice(data);
+            tail.data[at..at + length].copy_from_slice(source.bytes());
             return outcome;
         }
         // Parts end where blocks do.
-        let (mut at, mut rest) = (offset, data);
-        while !rest.is_empty() {
+        let mut from = 0;
+        while from < length {
+            let at = offset + from as u64;
             let to_boundary = WRITE_PART_BYTES - (at % WRITE_PART_BYTES as u64) as usize;
-            let (piece, further) = rest.split_at(rest.len().min(to_boundary));
+            let to = length.min(from + to_boundary);
             let is_inside = to_boundary < WRITE_PART_BYTES;
             let goes_on = |tail: &Tail| is_inside && tail.end() == at && Arc::ptr_eq(&tail.file, file);
             let number = if let Some(tail) = state.tails.iter_mut().find(|tail| goes_on(tail)) {
                 // It costs no more than its bytes.
-                tail.append(piece, room.split(piece.len()));
+                tail.append(&source.bytes()[from..to], room.split(to - from));
                 tail.number
             } else {
-                let of_piece = if further.is_empty() { room.num_permits() } else { piece.len() };
+                let of_piece = if to == length { room.num_permits() } else { to - from };
                 let room = room.split(of_piece);
                 if state.tails.len() >= TAILS_MAX {
                     outcome.parts.extend(state.send(0));
                 }
-                let number = state.begin(file, at, piece, begins(at), room);
+                let number = state.begin(file, at, source.begin(from, to), begins(at), room);
                 outcome.begun.push(number);
                 number
             };
             outcome.parts.extend(state.join(number));
-            (at, rest) = (at + piece.len() as u64, further);
+            from = to;
         }
         outcome.begun.retain(|begun| state.tails.iter().any(|tail| tail.number == *begun));
         outcome
@@ -318,13 +357,11 @@ impl State {
         &mut self,
         file: &Arc<OpenFile>,
         offset: u64,
-        piece: &[u8],
+        data: BytesMut,
         alone: Option<u64>,
         room: Option<OwnedSemaphorePermit>,
     ) -> u64 {
         self.last += 1;
-        let mut data = BytesMut::with_capacity(FIRST_BYTES.max(piece.len()));
-        data.extend_from_slice(piece);
         let begun = Begun { alone, times: 1 };
         self.tails.push_back(Tail { number: self.last, file: Arc::clone(file), offset, data, begun, room });
         self.last
@@ -351,7 +388,10 @@ impl State {
         let Tail { number, file, offset, data, begun, room } = self.tails.remove(place)?;
         self.under_way.insert(offset, (offset + data.len() as u64, number));
         self.numbers.insert(number);
-        Some(Part { number, file, offset, data: data.freeze(), begun, room })
+        // Room that is not used is not kept.
+        let is_roomy = data.capacity() / 2 > data.len();
+        let data = if is_roomy { Bytes::copy_from_slice(&data) } else { data.freeze() };
+        Some(Part { number, file, offset, data, begun, room })
     }
 
     fn send_tails(&mut self) -> Vec<Part> {
@@ -380,7 +420,7 @@ mod tests {
 
     fn write(behind: &Behind, file: &Arc<OpenFile>, offset: u64, data: &[u8]) -> Outcome {
         let room = Arc::clone(&behind.room).try_acquire_many_owned(data.len() as u32).unwrap();
-        behind.begin(NODE).write(file, (offset, data), room, || true, |_| None)
+        behind.begin(NODE).write(file, (offset, Source::Lent(data)), room, || true, |_| None)
     }
 
     fn bytes(parts: &[Part]) -> Vec<(u64, &[u8])> {
@@ -419,7 +459,7 @@ mod tests {
         let (mut parts, mut begins) = (Vec::new(), 0);
         for number in [1, 0, 3, 2, 5, 4, 6, 7] {
             let room = Arc::clone(&behind.room).try_acquire_many_owned(odd as u32).unwrap();
-            let piece = ((number * odd) as u64, &pieces[number][..]);
+            let piece = ((number * odd) as u64, Source::Lent(&pieces[number]));
             let begin = |_| {
                 begins += 1;
                 None
@@ -468,6 +508,32 @@ mod tests {
         let (rest, _) = behind.of(NODE).unwrap().send_tails(None);
         let places: Vec<_> = rest.iter().map(|part| part.offset).collect();
         assert_eq!(places, [20 * block as u64 - 1, 21 * block as u64]);
+    }
+
+    #[test]
+    fn a_block_that_is_given_is_not_copied() {
+        let (behind, file, block) = (behind(), open(), WRITE_PART_BYTES);
+        let give = |offset: u64, data: &mut Bytes| {
+            let room = Arc::clone(&behind.room).try_acquire_many_owned(data.len() as u32).unwrap();
+            behind.begin(NODE).write(&file, (offset, Source::Given(data)), room, || true, |_| None)
+        };
+        let mut whole = Bytes::from(vec![1; block]);
+        let place = whole.as_ptr();
+        let sent = give(0, &mut whole);
+        assert_eq!((sent.parts[0].data.as_ptr(), sent.parts[0].data.len()), (place, block));
+        assert!(whole.is_empty());
+        // Across a boundary: two tails.
+        let mut odd = Bytes::from(vec![2; block]);
+        let sent = give(2 * block as u64 - 7, &mut odd);
+        assert_eq!((sent.parts.len(), sent.begun.len(), odd.len()), (0, 2, block));
+        // What goes on is of one piece with it.
+        let mut half = Bytes::from(vec![3; block / 2]);
+        give(9 * block as u64, &mut half);
+        let sent = write(&behind, &file, 9 * block as u64 + block as u64 / 2, &vec![4; block / 2]);
+        assert_eq!(sent.parts[0].data[block / 2 - 1..=block / 2], [3, 4]);
+        // Not taken, and still there.
+        let mut again = Bytes::from(vec![5; block]);
+        assert_eq!((give(9 * block as u64, &mut again).taken, again.len()), (Taken::Overlaps, block));
     }
 
     #[test]
@@ -539,8 +605,13 @@ mod tests {
     fn who_is_not_alone_is_not_taken() {
         let (behind, file) = (behind(), open());
         let room = Arc::clone(&behind.room).try_acquire_many_owned(1).unwrap();
-        let outcome =
-            behind.begin(NODE).write(&file, (0, b"x"), room, || false, |_| panic!("nothing begins"));
+        let outcome = behind.begin(NODE).write(
+            &file,
+            (0, Source::Lent(b"x")),
+            room,
+            || false,
+            |_| panic!("nothing begins"),
+        );
         assert_eq!(outcome.taken, Taken::NotAlone);
         behind.tidy(NODE);
         assert!(behind.of(NODE).is_none());

@@ -22,7 +22,6 @@ mod transfers;
 mod writing;
 
 use std::collections::HashMap;
-use std::io::IoSliceMut;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -30,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longhaul_transport::session::RequestError;
-use longhaul_transport::{Extent, Handler, Pieces, Session, Stored, Withdrawn};
+use longhaul_transport::{Extent, Handler, Pieces, Session, Stored};
 use prost::Message;
 use rustix::io::Errno;
 use tokio::sync::{Notify, Semaphore, watch};
@@ -131,8 +130,8 @@ fn now() -> Nanos {
 }
 
 impl Pieces for FilesClient {
-    fn fill(&self, object: u64, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<(), Withdrawn> {
-        self.transfers.fill(object, offset, into)
+    fn lend(&self, object: u64, offset: u64, length: usize) -> Option<Bytes> {
+        self.transfers.lend(object, offset, length)
     }
 
     fn delivered(&self, extent: Extent) {

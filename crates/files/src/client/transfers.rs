@@ -1,11 +1,10 @@
 //! Bytes on the lanes, at the client: those it waits for, and those it sends.
 
 use std::collections::HashMap;
-use std::io::IoSliceMut;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use longhaul_transport::{Extent, Stored, Withdrawn};
+use longhaul_transport::{Extent, Stored};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::ranges::RangeSet;
@@ -183,24 +182,13 @@ impl Transfers {
         lock(&self.outgoing).remove(&object);
     }
 
-    pub(super) fn fill(
-        &self,
-        object: u64,
-        offset: u64,
-        into: &mut [IoSliceMut<'_>],
-    ) -> Result<(), Withdrawn> {
-        let (data, begin) = {
-            let outgoing = lock(&self.outgoing);
-            let outgoing = outgoing.get(&object).ok_or(Withdrawn)?;
-            (outgoing.data.clone(), outgoing.offset)
-        };
-        let mut at = offset.checked_sub(begin).and_then(|at| usize::try_from(at).ok()).ok_or(Withdrawn)?;
-        for slice in into {
-            let from = data.get(at..at + slice.len()).ok_or(Withdrawn)?;
-            slice.copy_from_slice(from);
-            at += slice.len();
-        }
-        Ok(())
+    /// Bytes of an object; `None`: nobody wants to have them sent any more.
+    pub(super) fn lend(&self, object: u64, offset: u64, length: usize) -> Option<Bytes> {
+        let outgoing = lock(&self.outgoing);
+        let Outgoing { data, offset: begin, .. } = outgoing.get(&object)?;
+        let at = usize::try_from(offset.checked_sub(*begin)?).ok()?;
+        let there = at.checked_add(length).is_some_and(|end| end <= data.len());
+        there.then(|| data.slice(at..at + length))
     }
 
     /// Bytes of an object have been stored by the server, or given up by it.

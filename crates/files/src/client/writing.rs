@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
-use super::behind::{Ahead, Arrived, Outcome, Part, Taken};
+use super::behind::{Ahead, Arrived, Outcome, Part, Source, Taken};
 use super::cache::OwnChange;
 use super::open_files::{BLOCK, OpenFile, SET_ID};
 use super::transfers::Broken;
@@ -74,7 +74,7 @@ impl Remote {
             return false;
         }
         let is_well = lock(&file.failure).is_none() && file.is_patient(how);
-        let is_taken = is_well && self.write_behind(&file, offset, data, room) == Taken::Yes;
+        let is_taken = is_well && self.write_behind(&file, offset, Source::Lent(data), room) == Taken::Yes;
         if is_taken && is_by_pages {
             self.stays_in_pages(&file, &bytes);
         }
@@ -86,7 +86,7 @@ impl Remote {
     ///
     /// # Errors
     /// Also of earlier writes to this open file.
-    pub async fn write(&self, file: u64, offset: u64, data: Bytes, how: HowWritten) -> Result<(), Errno> {
+    pub async fn write(&self, file: u64, offset: u64, mut data: Bytes, how: HowWritten) -> Result<(), Errno> {
         let file = self.open_file(file)?;
         if !how.later {
             file.check()?; // else the kernel would throw pages away for what they have nothing to do with
@@ -98,7 +98,7 @@ impl Remote {
         let bytes = bytes_of(&file, offset, data.len());
         let mut writing = self.writing(&file, &bytes, how);
         let is_by_pages = file.by_pages && !how.later;
-        if is_by_pages && self.has_in_pages(&file, &bytes) && self.keep(&file, offset, &data, how).await {
+        if is_by_pages && self.has_in_pages(&file, &bytes) && self.keep(&file, offset, &mut data, how).await {
             self.stays_in_pages(&file, &bytes);
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Remote {
         // may hold locked what it covers in part: whoever waits for that must not be waited for.
         let later = how.later || is_by_pages;
         let may_wait = later || !self.keeps_pages(file.node, &bytes);
-        if may_wait && self.keep(&file, offset, &data, how).await {
+        if may_wait && self.keep(&file, offset, &mut data, how).await {
             return Ok(());
         }
         // Later than what was written before.
@@ -134,12 +134,12 @@ impl Remote {
         written
     }
 
-    /// Keeps a write here, if the file is this client's alone; false: it is not.
-    async fn keep(&self, file: &Arc<OpenFile>, offset: u64, data: &[u8], how: HowWritten) -> bool {
+    /// Keeps a write here, if the file is this client's alone; false: it is not, and `data` as it was.
+    async fn keep(&self, file: &Arc<OpenFile>, offset: u64, data: &mut Bytes, how: HowWritten) -> bool {
         let fits = room_of(data) as usize <= self.inner.client.behind.bytes_max;
         while fits && file.is_patient(how) && file.exclusive.load(Ordering::SeqCst) != 0 {
             let Ok(room) = self.room(room_of(data)).await else { break };
-            match self.write_behind(file, offset, data, room) {
+            match self.write_behind(file, offset, Source::Given(data), room) {
                 Taken::Yes => return true,
                 Taken::Overlaps => self.flush_node(file.node).await,
                 Taken::NotAlone => break,
@@ -177,11 +177,11 @@ impl Remote {
         &self,
         file: &Arc<OpenFile>,
         offset: u64,
-        data: &[u8],
+        data: Source<'_>,
         room: OwnedSemaphorePermit,
     ) -> Taken {
         let exclusive = file.exclusive.load(Ordering::SeqCst);
-        if exclusive == 0 || offset.checked_add(data.len() as u64).is_none() {
+        if exclusive == 0 || offset.checked_add(data.bytes().len() as u64).is_none() {
             return Taken::NotAlone;
         }
         let (node, client) = (file.node, &self.inner.client);

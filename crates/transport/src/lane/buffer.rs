@@ -1,8 +1,8 @@
 //! A lane's two buffers. Pure: bytes in, frames out; frames in, bytes out.
 //!
 //! Per byte received: one copy out of the kernel into [`Inbox`]'s raw buffer, one pass that opens it into the frame
-//! buffer, from where it goes to its place. Per byte sent: it is read into its place in [`Outbox`], sealed there, and
-//! copied into the kernel. Both buffers fit a core's second-level cache, so main memory sees a byte twice a side.
+//! buffer, from where it goes to its place. Per byte sent: it is read into its place in [`Outbox`] and sealed there, or sealed
+//! into that place from the memory it is in, and copied into the kernel. Both buffers fit a core's second-level cache, so main memory sees a byte twice a side.
 
 use std::io::IoSliceMut;
 
@@ -291,10 +291,7 @@ impl Outbox {
         length: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<(), E>,
     ) -> Result<(), E> {
-        debug_assert!((1..=FRAME_PAYLOAD_MAX).contains(&length));
-        let (header_record, rest) = self.bytes[self.end..].split_at_mut(FRAME_HEADER_RECORD);
-        let payload_bytes = length + length.div_ceil(PLAINTEXT_MAX) * (HEADER_BYTES + TRAILER_BYTES);
-        let body = &mut rest[..payload_bytes];
+        let (head, body) = self.place(length);
         let mut digest = crc_fast::Digest::new(CHECKSUM);
         {
             // A record is as long as its plaintext and both its ends: the last one may be short.
@@ -308,13 +305,26 @@ impl Outbox {
             fill(&mut places)?;
             places.iter().for_each(|place| digest.update(place));
         }
-        let kind = FrameKind::Piece(PieceFrame { checksum: digest.finalize(), ..piece });
-        let header = FrameHeader { epoch, kind, length: length as u32 }.encode();
-        header_record[HEADER_BYTES..HEADER_BYTES + FRAME_HEADER_BYTES].copy_from_slice(&header);
-        keys.seal(header_record);
+        seal_head(keys, head, epoch, PieceFrame { checksum: digest.finalize(), ..piece }, length);
         body.chunks_mut(RECORD_MAX).for_each(|record| keys.seal(record));
-        self.end += FRAME_HEADER_RECORD + payload_bytes;
+        self.end += head.len() + body.len();
         Ok(())
+    }
+
+    /// Adds a frame of bytes of a piece that are in memory.
+    pub(crate) fn push_lent(&mut self, keys: &mut Keys, epoch: u16, piece: PieceFrame, data: &[u8]) {
+        let (head, body) = self.place(data.len());
+        seal_head(keys, head, epoch, PieceFrame { checksum: checksum(data), ..piece }, data.len());
+        let records = body.chunks_mut(RECORD_MAX).zip(data.chunks(PLAINTEXT_MAX));
+        records.for_each(|(record, text)| keys.seal_from(text, record));
+        self.end += head.len() + body.len();
+    }
+
+    /// Where a frame of so many bytes goes: the record of its header, and those of its payload.
+    fn place(&mut self, length: usize) -> (&mut [u8], &mut [u8]) {
+        debug_assert!((1..=FRAME_PAYLOAD_MAX).contains(&length));
+        let payload_bytes = length + length.div_ceil(PLAINTEXT_MAX) * (HEADER_BYTES + TRAILER_BYTES);
+        self.bytes[self.end..][..FRAME_HEADER_RECORD + payload_bytes].split_at_mut(FRAME_HEADER_RECORD)
     }
 
     /// A frame whose payload fits the header's record.
@@ -332,6 +342,12 @@ impl Outbox {
         self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);
         self.end += bytes.len();
     }
+}
+
+fn seal_head(keys: &mut Keys, head: &mut [u8], epoch: u16, piece: PieceFrame, length: usize) {
+    let header = FrameHeader { epoch, kind: FrameKind::Piece(piece), length: length as u32 }.encode();
+    head[HEADER_BYTES..HEADER_BYTES + FRAME_HEADER_BYTES].copy_from_slice(&header);
+    keys.seal(head);
 }
 
 /// The end-to-end checksum of a frame's payload.

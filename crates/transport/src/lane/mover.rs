@@ -19,6 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll};
 
@@ -33,6 +34,12 @@ use crate::secure::Keys;
 /// The application's side of the data lanes; as it stands, that of an application whose sessions carry none. Called on the movers' threads, several at a time; may wait for a disk,
 /// not for the network.
 pub trait Pieces: Send + Sync + 'static {
+    /// Sending: so many bytes of `object` from `offset` on, where they are in memory and stay as they are. They are sealed from there; others
+    /// are asked for by [`fill`](Self::fill).
+    fn lend(&self, _object: u64, _offset: u64, _length: usize) -> Option<Bytes> {
+        None
+    }
+
     /// Sending: fills `into` with the bytes of `object` from `offset` on.
     ///
     /// # Errors
@@ -601,12 +608,20 @@ impl Lane {
         let offset = piece.offset + u64::from(*sent);
         let last = *sent + length == piece.length;
         let frame = PieceFrame { piece: piece.number, object: piece.object, offset, checksum: 0, last };
-        let began = Instant::now();
-        let filled = self.outbox.push_piece(&mut self.keys, self.epoch, frame, length as usize, |into| {
-            let filled = shared.pieces.fill(piece.object, offset, into);
-            shared.traffic.fill_ns.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            filled
-        });
+        let filled = match shared.pieces.lend(piece.object, offset, length as usize) {
+            Some(data) => {
+                self.outbox.push_lent(&mut self.keys, self.epoch, frame, &data);
+                Ok(())
+            }
+            None => {
+                let began = Instant::now();
+                self.outbox.push_piece(&mut self.keys, self.epoch, frame, length as usize, |into| {
+                    let filled = shared.pieces.fill(piece.object, offset, into);
+                    shared.traffic.fill_ns.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                    filled
+                })
+            }
+        };
         *sent += length;
         let piece = *piece;
         if last || filled.is_err() {

@@ -1,8 +1,8 @@
 //! TLS 1.3 records (RFC 8446, 5.2), sealed and opened in the buffers that the data lives in.
 //!
 //! rustls makes the connection; from then on a lane protects its records itself, because the general interface
-//! would copy each byte twice more. Sealing is in place; opening goes from the socket's buffer straight to the
-//! place where the bytes are wanted.
+//! would copy each byte twice more. Sealing is in place, or from the memory that the bytes are in; opening goes from the
+//! socket's buffer straight to the place where the bytes are wanted.
 //!
 //! ```text
 //! | 23 | 3 3 | length | plaintext ... | content type | tag (16) |
@@ -143,22 +143,36 @@ impl Sealer {
     /// # Panics
     /// When `record` is shorter than a record without plaintext, or its plaintext longer than [`PLAINTEXT_MAX`].
     pub(crate) fn seal(&mut self, content: Content, record: &mut [u8]) {
+        let (nonce, header, body) = self.begin(record);
+        let (text, tag_place) = body.split_at_mut(body.len() - TAG_BYTES);
+        text[text.len() - 1] = content.code();
+        // The lengths are within the cipher's own limits, its only cause of failure.
+        let tag = self.protection.key.seal_in_place_separate_tag(nonce, header, text);
+        tag_place.copy_from_slice(tag.expect("a short message").as_ref());
+    }
+
+    /// Seals bytes of the stream from where they are into `record`, which has room for them and for both its ends.
+    ///
+    /// # Panics
+    /// When `record` has not that length, or `text` is longer than [`PLAINTEXT_MAX`].
+    pub(crate) fn seal_from(&mut self, text: &[u8], record: &mut [u8]) {
+        let (nonce, header, body) = self.begin(record);
+        let (sealed, trailer) = body.split_at_mut(body.len() - TRAILER_BYTES);
+        let key = &self.protection.key;
+        let done =
+            key.seal_out_of_place_scatter(nonce, header, text, sealed, &[Content::Data.code()], trailer);
+        done.expect("a short message, and as much room");
+    }
+
+    /// Writes the header of the next record, and gives the rest of it.
+    fn begin<'a>(&mut self, record: &'a mut [u8]) -> (Nonce, Aad<[u8; HEADER_BYTES]>, &'a mut [u8]) {
         let inner = record.len() - HEADER_BYTES;
         assert!((TRAILER_BYTES..=PLAINTEXT_MAX + TRAILER_BYTES).contains(&inner), "size of a record");
         let header = [APPLICATION_DATA, 3, 3, (inner >> 8) as u8, inner as u8];
         let (head, body) = record.split_at_mut(HEADER_BYTES);
         head.copy_from_slice(&header);
-        let (text, tag_place) = body.split_at_mut(inner - TAG_BYTES);
-        text[inner - TAG_BYTES - 1] = content.code();
-        let nonce = self.protection.next_nonce();
         self.records_left = self.records_left.saturating_sub(1);
-        // The lengths are within the cipher's own limits, its only cause of failure.
-        let tag = self
-            .protection
-            .key
-            .seal_in_place_separate_tag(nonce, Aad::from(header), text)
-            .expect("a short message");
-        tag_place.copy_from_slice(tag.as_ref());
+        (self.protection.next_nonce(), Aad::from(header), body)
     }
 
     /// Seals a short message as a whole new record.
@@ -286,6 +300,9 @@ mod tests {
             let mut out = vec![0; Opener::opened_bytes(&record)];
             prop_assert_eq!(opener.open(&record, &mut out), Ok((Content::Data, message.len())));
             prop_assert_eq!(&out[..message.len()], &message[..]);
+            let mut from_elsewhere = vec![0; record.len()];
+            pair(sequence).0.seal_from(&message, &mut from_elsewhere);
+            prop_assert_eq!(&from_elsewhere, &record);
             let (_, mut opener) = pair(sequence);
             let at = flip.index(record.len());
             record[at] ^= 1 << bit;
