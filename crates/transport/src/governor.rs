@@ -21,7 +21,7 @@
 //! few round trips and does not take a lost packet for a full queue. Under a cap on a clean path CUBIC is, and where a
 //! buffer or a CPU holds the lanes below the path's rate: it has no cycles of its own. The governor says which.
 //!
-//! Up to 20 ms of round-trip time CRUISE holds a queue of a millisecond instead of a margin.
+//! Up to 20 ms of round-trip time CRUISE holds a queue of two milliseconds instead of a margin.
 //!
 //! A drain that ends as soon as it can goes straight to a probe, unless a probe has confirmed the rate before: what stood
 //! may have been a host, not a queue.
@@ -100,11 +100,15 @@ const DRAIN_GAIN: f64 = 0.75;
 const CRUISE_GAIN: f64 = 0.985;
 const PROBE_GAIN: f64 = 1.1;
 
-/// See [`Governor::cruise_gain`]. Several times below what is taken for a queue that stands ([`queue_stands`]).
-const HELD_QUEUE: Duration = Duration::from_millis(1);
+/// See [`Governor::cruise_gain`]. Less than what is taken for a queue that stands ([`queue_stands`]), and as long as hosts now and then
+/// hold up what they send: the link is busy meanwhile.
+const HELD_QUEUE: Duration = Duration::from_millis(2);
 
 /// What the queue is more or less than that is made up for in this time: several round trips, and looks, of a short path.
 const HELD_WITHIN: Duration = Duration::from_millis(100);
+
+/// And this share of it for good, each round trip: slow enough not to swing with the queue that it steers.
+const HELD_SHARE: f64 = 0.1;
 
 /// Beyond that hosts' own delays, which grow with the path, are larger than the queue.
 const SHORT_RTT_MAX: Duration = Duration::from_millis(20);
@@ -154,6 +158,8 @@ const COMPETE_MAX: Duration = Duration::from_secs(120);
 
 /// Makes up for a loss of a quarter; beyond that lanes fall short for other reasons.
 const BOOST_MAX: f64 = 1.33;
+/// The best of four rates over a round trip is no more than that above their mean.
+const BOOST_MIN: f64 = 0.93;
 /// What is missing says nothing before.
 const BOOST_AFTER_ROUNDS: u32 = 8;
 
@@ -344,30 +350,38 @@ impl Governor {
         }
     }
 
-    /// A short path is kept full by a queue of a millisecond: fewer packets than a host sends at once, while the margin that keeps
-    /// a long path without one is as large a part of the rate. The queue is what is measured, so it is what is steered by.
+    /// A short path is kept full by a queue of two milliseconds, where the margin that keeps a long path without one is as large
+    /// a part of the rate as on that. The queue is what is measured, so it is what is steered by.
     fn cruise_gain(&self) -> f64 {
-        let Some((_, reading)) = self.readings.back().filter(|(_, last)| last.min_rtt <= SHORT_RTT_MAX)
-        else {
-            return CRUISE_GAIN;
-        };
-        let queue = reading.rtt.saturating_sub(reading.min_rtt).as_secs_f64();
-        let missing = HELD_QUEUE.as_secs_f64() - queue;
-        (1.0 + missing / HELD_WITHIN.as_secs_f64()).clamp(CRUISE_GAIN, SHORT_GAIN_MAX)
+        self.missing().map_or(CRUISE_GAIN, |missing| (1.0 + missing).clamp(CRUISE_GAIN, SHORT_GAIN_MAX))
     }
 
-    /// Integral control: a shortfall of 1 % for a round trip raises the cap by 0.3 %.
+    /// What a short path's queue is less than that, as the share of the rate that fills it up in [`HELD_WITHIN`].
+    fn missing(&self) -> Option<f64> {
+        let (_, reading) = self.readings.back().filter(|(_, last)| last.min_rtt <= SHORT_RTT_MAX)?;
+        let queue = reading.rtt.saturating_sub(reading.min_rtt).as_secs_f64();
+        Some((HELD_QUEUE.as_secs_f64() - queue) / HELD_WITHIN.as_secs_f64())
+    }
+
+    /// Integral control: a shortfall of 1 % for a round trip raises the cap by 0.3 %. Where a queue is held and is longer than it should be,
+    /// nothing is missing: the rate has been taken for more than it is, as the best of some bursts, and the cap is lowered by that.
     fn adjust_boost(&mut self, now: Nanos, round: Duration, rate: f64, standing: bool) {
         // After a pause the lanes have to come up again first.
         let after = (round * BOOST_AFTER_ROUNDS).min(HISTORY / 2);
         let is_seen = self.readings.front().is_some_and(|(first, _)| now - first > nanos(after));
         if standing {
-            self.boost = 1.0 + (self.boost - 1.0) / 2.0;
+            self.boost = self.boost.min(1.0 + (self.boost - 1.0) / 2.0);
         } else if matches!(self.state, State::Cruise { since, .. } if is_seen && now - since > nanos(round * 2))
         {
-            let shortfall = CRUISE_GAIN - rate / self.bandwidth;
+            // What a host's stall leaves out is no more than that either: it says nothing of the path.
+            let shortfall = (CRUISE_GAIN - rate / self.bandwidth).min(SHORTFALL);
             let ticks_per_round = round.as_secs_f64() / self.tick().as_secs_f64();
-            self.boost = (self.boost + shortfall * 0.3 / ticks_per_round).clamp(1.0, BOOST_MAX);
+            let (more, least) = match self.missing().map(|missing| missing * HELD_SHARE) {
+                Some(missing) if self.boost < 1.0 => (missing, BOOST_MIN),
+                Some(missing) if missing < 0.0 => (missing.min(shortfall * 0.3), BOOST_MIN),
+                _ => (shortfall * 0.3, 1.0),
+            };
+            self.boost = (self.boost + more / ticks_per_round).clamp(least, BOOST_MAX);
         }
     }
 

@@ -21,6 +21,9 @@ struct Bottleneck {
     time: f64,
     dropped: f64,
     queued_time: f64,
+    /// Acknowledgements come in bursts: a look sees up to this share of a tick's bytes earlier or later.
+    burst: f64,
+    dice: u32,
 }
 
 impl Bottleneck {
@@ -41,6 +44,8 @@ impl Bottleneck {
             time: 0.0,
             dropped: 0.0,
             queued_time: 0.0,
+            burst: 0.0,
+            dice: 1,
         }
     }
 
@@ -92,7 +97,10 @@ impl Bottleneck {
 
     /// The governor takes a reading, and says when the next is due.
     fn look(&mut self, governor: &mut Governor) -> Option<f64> {
-        let cap = governor.on_tick((self.time * 1e9) as u64, self.reading);
+        self.dice = self.dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223); // Numerical Recipes' ranqd1
+        let late = self.capacity * self.tick * self.burst * f64::from(self.dice >> 16) / 65_536.0;
+        let delivered = self.reading.delivered.saturating_sub(late as u64);
+        let cap = governor.on_tick((self.time * 1e9) as u64, PathReading { delivered, ..self.reading });
         self.tick = governor.tick().as_secs_f64();
         cap
     }
@@ -148,6 +156,40 @@ fn a_short_path_is_full_and_its_queue_short() {
         let (share, queue) = run(&mut path, &mut Governor::default(), 60.0, 0.0);
         assert!(share > 0.995, "{share} of {mbit} Mbit/s x {rtt_ms} ms");
         assert!(queue * rtt_ms < 2.0, "{} ms of queue, {mbit} Mbit/s x {rtt_ms} ms", queue * rtt_ms);
+    }
+}
+
+#[test]
+fn a_rate_that_bursts_have_exaggerated_is_not_drained_again_and_again() {
+    for (mbit, rtt_ms) in [(941.0, 3.3), (941.0, 4.0), (941.0, 15.0)] {
+        let mut path = Bottleneck::new(mbit, rtt_ms, 1.0, 0.0);
+        path.burst = 0.05;
+        let mut governor = Governor::default();
+        run(&mut path, &mut governor, 2.0, 0.0);
+        let (mut cap, mut draining, mut delivered, begun) = (governor.cap(), 0, 0.0, path.time);
+        while path.time < begun + 20.0 {
+            delivered += path.step(cap, 0.0);
+            cap = path.look(&mut governor);
+            draining += u32::from(matches!(governor.state, State::Drain { .. }));
+        }
+        let share = delivered / (path.time - begun) / path.capacity;
+        assert!(share > 0.997 && draining < 10, "{share}, {draining} looks in a drain, {rtt_ms} ms");
+    }
+}
+
+#[test]
+fn a_host_that_stalls_on_a_short_path_does_not_raise_the_cap() {
+    let mut path = Bottleneck::new(941.0, 4.0, 1.0, 0.0);
+    let mut governor = Governor::default();
+    run(&mut path, &mut governor, 10.0, 0.0);
+    for _ in 0..10 {
+        path.stall(0.06, &mut governor);
+        let end = path.time + 1.0;
+        while path.time < end {
+            path.step(governor.cap(), 0.0);
+            let cap = path.look(&mut governor).unwrap();
+            assert!(cap < path.capacity * 1.15, "{} of the capacity", cap / path.capacity);
+        }
     }
 }
 
