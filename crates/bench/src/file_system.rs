@@ -132,7 +132,8 @@ impl FileSystem {
 
     /// Why it cannot run with this host's kernel, whatever is installed.
     pub fn refusal(self) -> Option<LeftOut> {
-        let lacks = if self == Self::Nfs { crate::nfs::missing()? } else { return None };
+        let Self::Nfs = self else { return None };
+        let lacks = crate::nfs::missing()?;
         let reason = format!("this host's kernel has no `{lacks}` (/proc/filesystems)");
         Some(LeftOut { tool: self.name().to_owned(), reason })
     }
