@@ -120,6 +120,10 @@ const HEDGED_BYTES_FREE: u64 = 16 << 20;
 /// A piece shall keep its lane busy for about this long.
 const PIECE_TIME: Duration = Duration::from_millis(100);
 
+/// And need not be shorter than this for all lanes to end together: each piece costs both ends something of its own, and
+/// short ones reach the disk by way of the page cache.
+const PIECE_TIME_MIN: Duration = Duration::from_millis(8);
+
 impl Scheduler {
     /// Nothing to do yet. Pieces are never longer than `piece_bytes_max`.
     #[must_use]
@@ -224,7 +228,10 @@ impl Scheduler {
         let by_rate = u128::from(rate) * PIECE_TIME.as_millis() / 1000;
         let by_rest = u128::from(self.waiting_bytes / (2 * self.lanes.len().max(1) as u64));
         // Nothing is known of a new lane: it gets the smallest.
-        let size = by_rate.min(by_rest).clamp(PIECE_BYTES_MIN.into(), self.piece_bytes_max.into());
+        let least = u128::from(rate) * PIECE_TIME_MIN.as_millis() / 1000;
+        let least =
+            least.clamp(PIECE_BYTES_MIN.into(), self.piece_bytes_max.min(FRAME_PAYLOAD_MAX as u32).into());
+        let size = by_rate.min(by_rest).clamp(least, self.piece_bytes_max.into());
         size as u32 / PIECE_BYTES_MIN * PIECE_BYTES_MIN
     }
 

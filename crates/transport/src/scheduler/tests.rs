@@ -144,6 +144,31 @@ fn a_stalled_lane_does_not_hold_up_the_end() {
     assert!(took < 13.0, "{took}");
 }
 
+/// 16 lanes take what a writer brings 1 MiB at a time, who is no faster than they: how long the pieces are.
+fn pieces_of_a_short_queue(lane_rate: u64) -> Vec<u32> {
+    let mut s = Scheduler::new(MIB as u32);
+    for lane in 0..16 {
+        s.add_lane(lane);
+        s.set_lane_rate(lane, lane_rate);
+    }
+    let mut lengths = Vec::new();
+    for written in 0..16 {
+        s.push(extent(1, written * MIB, MIB)).unwrap();
+        while s.waiting_bytes() > 0 {
+            lengths.push(s.take(lengths.len() as u64 % 16, 0).unwrap().length);
+        }
+    }
+    lengths
+}
+
+#[test]
+fn fast_lanes_take_long_pieces_though_little_waits() {
+    // 10 Gbit/s
+    assert_eq!(pieces_of_a_short_queue(78_000_000), [FRAME_PAYLOAD_MAX as u32; 64]);
+    // 1 Gbit/s
+    assert_eq!(pieces_of_a_short_queue(7_800_000), [PIECE_BYTES_MIN; 256]);
+}
+
 proptest! {
     /// Random takes, answers, losses and returns of lanes: every byte is delivered exactly once.
     #[test]
