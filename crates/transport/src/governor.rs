@@ -80,6 +80,8 @@ pub struct Governor {
     /// The path's rate in delivered bytes per second, as far as it is known.
     bandwidth: f64,
     readings: VecDeque<(Nanos, PathReading)>,
+    /// Of the last reading, which a pause does not make less true.
+    min_rtt: Option<Duration>,
     standing_ticks: u32,
     compete_for: Duration,
     /// What the cap is raised by so that the intended rate comes through.
@@ -160,6 +162,8 @@ const COMPETE_MAX: Duration = Duration::from_secs(120);
 const BOOST_MAX: f64 = 1.33;
 /// The best of four rates over a round trip is no more than that above their mean.
 const BOOST_MIN: f64 = 0.93;
+/// What comes through of a cap, beside what is chance over a round trip, where nothing else is the limit.
+const ALL_OF_IT: f64 = 0.99;
 /// What is missing says nothing before.
 const BOOST_AFTER_ROUNDS: u32 = 8;
 
@@ -178,6 +182,7 @@ impl Default for Governor {
             state: State::Search,
             bandwidth: 0.0,
             readings: VecDeque::new(),
+            min_rtt: None,
             standing_ticks: 0,
             compete_for: COMPETE_MIN,
             boost: 1.0,
@@ -198,15 +203,14 @@ impl Governor {
     #[must_use]
     pub fn tick(&self) -> Duration {
         let parts = if self.state == State::Search && !self.is_flat { SEARCH_LOOKS } else { 1 };
-        self.readings
-            .back()
-            .map_or(TICK_MAX, |(_, reading)| (reading.min_rtt / parts).clamp(TICK_MIN, TICK_MAX))
+        self.min_rtt.map_or(TICK_MAX, |min_rtt| (min_rtt / parts).clamp(TICK_MIN, TICK_MAX))
     }
 
     /// Takes a reading; returns the cap on what all lanes together may send, in bytes per second, or none. Call about
     /// every [`tick`](Self::tick) while there is enough to send; [`pause`](Self::pause) when there is not.
     pub fn on_tick(&mut self, now: Nanos, reading: PathReading) -> Option<f64> {
         self.readings.push_back((now, reading));
+        self.min_rtt = Some(reading.min_rtt);
         while self.readings.len() > 2 && now - self.readings[0].0 > nanos(HISTORY) {
             self.readings.pop_front();
         }
@@ -246,6 +250,10 @@ impl Governor {
         self.standing_ticks = 0;
         // A search begins anew with what is sent next.
         (self.peak, self.is_flat) = (0.0, false);
+        // A probe, and what drains the queue that is gone by then, is not what to begin with again.
+        if matches!(self.state, State::Drain { .. } | State::Probe { .. }) {
+            self.cap = Some(self.bandwidth * CRUISE_GAIN * self.boost);
+        }
     }
 
     /// The path's rate in delivered bytes per second, once it is known.
@@ -364,7 +372,8 @@ impl Governor {
     }
 
     /// Integral control: a shortfall of 1 % for a round trip raises the cap by 0.3 %. Where a queue is held and is longer than it should be,
-    /// nothing is missing: the rate has been taken for more than it is, as the best of some bursts, and the cap is lowered by that.
+    /// nothing is missing: the rate has been taken for more than it is, as the best of some bursts, and the cap is lowered by that. Where it
+    /// does not come about though all that the cap allows comes through, the rate has been taken for less, as when a host stalled.
     fn adjust_boost(&mut self, now: Nanos, round: Duration, rate: f64, standing: bool) {
         // After a pause the lanes have to come up again first.
         let after = (round * BOOST_AFTER_ROUNDS).min(HISTORY / 2);
@@ -376,8 +385,10 @@ impl Governor {
             // What a host's stall leaves out is no more than that either: it says nothing of the path.
             let shortfall = (CRUISE_GAIN - rate / self.bandwidth).min(SHORTFALL);
             let ticks_per_round = round.as_secs_f64() / self.tick().as_secs_f64();
+            // Then the cap is the limit, and not the path or a host.
+            let comes_through = self.cap.is_some_and(|cap| rate > cap * ALL_OF_IT);
             let (more, least) = match self.missing().map(|missing| missing * HELD_SHARE) {
-                Some(missing) if self.boost < 1.0 => (missing, BOOST_MIN),
+                Some(missing) if self.boost < 1.0 || (missing > 0.0 && comes_through) => (missing, BOOST_MIN),
                 Some(missing) if missing < 0.0 => (missing.min(shortfall * 0.3), BOOST_MIN),
                 _ => (shortfall * 0.3, 1.0),
             };
@@ -467,6 +478,18 @@ pub fn share(cap: f64, mut able: Vec<f64>) -> f64 {
     }
     most
 }
+
+/// What each lane may send, in bytes per second, that has so many bytes `left` when nothing more waits: all end at the same
+/// time, and together they send no more than `cap`. A part is for those that have none left, and might get some.
+#[must_use]
+pub fn shares_of_rest(cap: f64, left: &[u32]) -> Vec<f64> {
+    let total = left.iter().map(|bytes| f64::from(*bytes)).sum::<f64>().max(1.0);
+    let even = cap * REST_EVEN / left.len() as f64;
+    left.iter().map(|bytes| even + cap * (1.0 - REST_EVEN) * f64::from(*bytes) / total).collect()
+}
+
+/// The part of the cap that is divided evenly then.
+const REST_EVEN: f64 = 0.1;
 
 /// The lanes still double what they send: a round trip after the first packet has waited, as much waits as the path holds.
 fn queue_grows(reading: &PathReading) -> bool {

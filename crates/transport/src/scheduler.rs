@@ -122,7 +122,7 @@ const PIECE_TIME: Duration = Duration::from_millis(100);
 
 /// And need not be shorter than this for all lanes to end together: each piece costs both ends something of its own, and
 /// short ones reach the disk by way of the page cache.
-const PIECE_TIME_MIN: Duration = Duration::from_millis(8);
+const PIECE_TIME_MIN: Duration = Duration::from_millis(4);
 
 impl Scheduler {
     /// Nothing to do yet. Pieces are never longer than `piece_bytes_max`.

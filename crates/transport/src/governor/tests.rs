@@ -178,6 +178,46 @@ fn a_rate_that_bursts_have_exaggerated_is_not_drained_again_and_again() {
 }
 
 #[test]
+fn a_rate_that_a_stall_has_made_less_comes_back_soon() {
+    for (mbit, rtt_ms) in [(941.0, 3.3), (941.0, 4.0), (9410.0, 20.0)] {
+        let mut path = Bottleneck::new(mbit, rtt_ms, 1.0, 0.0);
+        let mut governor = Governor::default();
+        run(&mut path, &mut governor, 6.0, 0.0);
+        governor.bandwidth *= 0.88;
+        let (begun, mut delivered) = (path.time, 0.0);
+        while path.time < begun + 2.5 {
+            let bytes = path.step(governor.cap(), 0.0);
+            delivered += if path.time > begun + 1.5 { bytes } else { 0.0 };
+            path.look(&mut governor);
+        }
+        let share = delivered / path.capacity;
+        assert!(share > 0.99, "{share} of {mbit} Mbit/s x {rtt_ms} ms");
+    }
+}
+
+#[test]
+fn a_probe_does_not_outlast_a_pause() {
+    let mut path = Bottleneck::new(941.0, 4.0, 1.0, 0.0);
+    let mut governor = Governor::default();
+    let (mut probes, mut drains) = (0, 0);
+    while path.time < 20.0 {
+        path.step(governor.cap(), 0.0);
+        path.look(&mut governor);
+        let count = match governor.state {
+            State::Probe { .. } => &mut probes,
+            State::Drain { .. } => &mut drains,
+            _ => continue,
+        };
+        *count += 1;
+        governor.pause();
+        let share = governor.cap().unwrap() / path.capacity;
+        assert!((0.9..1.1).contains(&share), "{share} of the capacity in {:?}", governor.state);
+        assert_eq!(governor.tick(), TICK_MIN);
+    }
+    assert!(probes > 0 && drains > 0, "{probes} {drains}");
+}
+
+#[test]
 fn a_host_that_stalls_on_a_short_path_does_not_raise_the_cap() {
     let mut path = Bottleneck::new(941.0, 4.0, 1.0, 0.0);
     let mut governor = Governor::default();
@@ -250,6 +290,16 @@ fn no_queue_no_cap() {
         reading.delivered += 50_000_000;
         assert_eq!(governor.on_tick(tick * 100_000_000, reading), None);
     }
+}
+
+#[test]
+fn who_has_more_left_ends_with_the_others() {
+    const LEFT: [u32; 4] = [600_000, 200_000, 100_000, 0];
+    let shares = shares_of_rest(125e6, &LEFT);
+    assert!((shares.iter().sum::<f64>() - 125e6).abs() < 1.0, "{shares:?}");
+    // 7.2 ms of the path; alike, the first would need 19 ms.
+    let ends: Vec<f64> = LEFT.iter().zip(&shares).map(|(left, rate)| f64::from(*left) / rate * 1e3).collect();
+    assert!(ends.iter().all(|ms| *ms < 8.0) && shares[3] > 0.0, "{ends:?} ms");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::message::{Ask, Body};
 use super::{Session, Shared};
-use crate::governor::{Governor, PathReading, share};
+use crate::governor::{Governor, PathReading, share, shares_of_rest};
 use crate::lane::mover::LaneStatus;
 use crate::limits::{LANE_UNSENT_BYTES_MIN, LANES_MAX, PIECE_BYTES_MIN};
 use crate::scheduler::{LaneId, Nanos};
@@ -17,6 +17,10 @@ use crate::tuner::{LaneReading, Tuner};
 
 /// Between two looks at what the number of lanes should be, and at lanes that hang. The governor says when its own are due.
 const TUNER_TICK: Duration = Duration::from_millis(100);
+
+/// Between two looks at what the lanes have left to send, where that is all there is: a part of what a lane takes ahead
+/// ([`LANE_UNSENT_TIME`](crate::limits::LANE_UNSENT_TIME)).
+const END_TICK: Duration = Duration::from_millis(4);
 
 /// With nothing to send, a look this often is enough.
 const IDLE_TICK: Duration = Duration::from_secs(1);
@@ -109,19 +113,29 @@ pub(super) async fn run(shared: Arc<Shared>, first_lanes: usize, is_client: bool
         tuned_at: None,
         asked: 0,
         paced: None,
+        divided: false,
         cubic: BTreeSet::new(),
         unsent: BTreeMap::new(),
         unanswered: Unanswered::default(),
         is_client,
     };
     let mut demand = false;
+    let mut due = 0;
     loop {
+        let pause = if demand { regulation.until_look(&shared, due) } else { IDLE_TICK };
         tokio::select! {
             () = shared.over() => return,
-            () = tokio::time::sleep(if demand { regulation.governor.tick() } else { IDLE_TICK }) => {}
+            () = tokio::time::sleep(pause) => {}
             () = shared.lanes.until_busy(), if !demand => {}
         }
+        if demand && shared.lanes.now() < due {
+            if !regulation.end_together(&shared) {
+                regulation.even_out(&shared);
+            }
+            continue;
+        }
         demand = regulation.tick(&shared);
+        due = shared.lanes.now() + regulation.governor.tick().as_nanos() as Nanos;
     }
 }
 
@@ -134,6 +148,8 @@ struct Regulation {
     asked: usize,
     /// Bytes per second that each lane was last allowed, and the newest of them: it has not been told anything yet.
     paced: Option<(u64, Option<LaneId>)>,
+    /// Since then each has been allowed what it has left to send.
+    divided: bool,
     /// Lanes that run CUBIC. New ones run BBR.
     cubic: BTreeSet<LaneId>,
     /// What each lane takes ahead. New ones take the least.
@@ -175,15 +191,56 @@ impl PathTotals {
 }
 
 impl Regulation {
+    /// The next tick is at `due`; before that comes the end, where all that waits is sent by then.
+    fn until_look(&self, shared: &Shared, due: Nanos) -> Duration {
+        let until_due = Duration::from_nanos(due.saturating_sub(shared.lanes.now()));
+        let Some(cap) = self.governor.cap() else { return until_due };
+        let ends = shared.lanes.scheduler().waiting_bytes() as f64 <= cap * until_due.as_secs_f64();
+        if ends { until_due.min(END_TICK) } else { until_due }
+    }
+
+    /// When nothing waits any more, lanes have taken more or less ahead: who has more left sends faster now, so that the
+    /// path is full until all of them end. True where there is something to divide so.
+    fn end_together(&mut self, shared: &Shared) -> bool {
+        let caps = self.governor.cap().into_iter().chain(shared.settings.rate_max.map(|rate| rate as f64));
+        let Some(cap) = caps.min_by(f64::total_cmp) else { return false };
+        let (waiting, under_way) = {
+            let scheduler = shared.lanes.scheduler();
+            (scheduler.waiting_bytes(), scheduler.under_way_bytes())
+        };
+        if waiting > 0 || (under_way as f64) < cap * END_TICK.as_secs_f64() {
+            return false;
+        }
+        let (statuses, infos) = look_at_lanes(shared);
+        let left = statuses.iter().map(|lane| infos.get(&lane.id).map_or(0, |info| info.notsent_bytes));
+        let left: Vec<u32> = left.collect();
+        if left.iter().all(|bytes| *bytes == 0) {
+            return false;
+        }
+        for (lane, rate) in statuses.iter().zip(shares_of_rest(cap, &left)) {
+            let _ = set_pacing_rate(&lane.tcp, rate as u64); // a dying lane sends nothing
+        }
+        self.divided = true;
+        true
+    }
+
+    /// There is more to send again, or nothing: lanes are paced alike.
+    fn even_out(&mut self, shared: &Shared) {
+        if self.divided {
+            let (statuses, infos) = look_at_lanes(shared);
+            self.pace(shared, &statuses, &infos, self.governor.cap());
+        }
+    }
+
     /// True while there is something to send.
     fn tick(&mut self, shared: &Arc<Shared>) -> bool {
-        let statuses = shared.lanes.status();
-        let infos: BTreeMap<LaneId, TcpInfo> =
-            statuses.iter().filter_map(|lane| Some((lane.id, TcpInfo::of(&lane.tcp).ok()?))).collect();
+        let (statuses, infos) = look_at_lanes(shared);
         let (waiting, under_way) = {
             let mut scheduler = shared.lanes.scheduler();
+            // What a burst was delivered with is not what the lane carries.
+            let most = self.paced.map_or(u64::MAX, |(each, _)| each);
             for (&id, info) in &infos {
-                scheduler.set_lane_rate(id, info.delivery_rate);
+                scheduler.set_lane_rate(id, info.delivery_rate.min(most));
             }
             (scheduler.waiting_bytes(), scheduler.under_way_bytes())
         };
@@ -195,7 +252,9 @@ impl Regulation {
             self.governor.pause();
             self.governor.cap()
         };
-        self.pace(shared, &statuses, &infos, cap);
+        if !self.end_together(shared) {
+            self.pace(shared, &statuses, &infos, cap);
+        }
         self.let_take_ahead(&statuses, &infos);
         let idle = waiting + under_way == 0;
         self.choose_congestion_control(&statuses, &infos, idle);
@@ -327,20 +386,27 @@ impl Regulation {
         let allowed = rate_max.map(|rate| rate / lanes.len().max(1) as u64);
         let each = governed.into_iter().chain(allowed).min().unwrap_or(u64::MAX).max(1);
         let paced = Some((each, statuses.iter().map(|lane| lane.id).max()));
-        if self.paced == paced {
+        if self.paced == paced && !self.divided {
             return;
         }
-        self.paced = paced;
+        (self.paced, self.divided) = (paced, false);
         for lane in statuses {
             let _ = set_pacing_rate(&lane.tcp, each); // a dying lane sends nothing
         }
     }
 }
 
+/// The open lanes, and the kernel's words about those whose state can be read; another is about to be removed.
+fn look_at_lanes(shared: &Shared) -> (Vec<Arc<LaneStatus>>, BTreeMap<LaneId, TcpInfo>) {
+    let statuses = shared.lanes.status();
+    let infos = statuses.iter().filter_map(|lane| Some((lane.id, TcpInfo::of(&lane.tcp).ok()?))).collect();
+    (statuses, infos)
+}
+
 /// What a lane's congestion window allows, in bytes per second.
 fn window_rate(info: Option<&TcpInfo>) -> f64 {
-    // A lane that has just opened has not been seen.
-    let Some(info) = info.filter(|info| info.rtt_us > 0) else { return f64::INFINITY };
+    // A lane that has just opened, or sends nothing, has not been seen: soon its window allows for more.
+    let Some(info) = info.filter(|info| info.rtt_us > 0 && info.unacked > 0) else { return f64::INFINITY };
     f64::from(info.snd_cwnd) * f64::from(info.snd_mss) / (f64::from(info.rtt_us) / 1e6)
 }
 
