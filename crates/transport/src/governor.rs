@@ -252,7 +252,9 @@ impl Governor {
         (self.peak, self.is_flat) = (0.0, false);
         // A probe, and what drains the queue that is gone by then, is not what to begin with again.
         if matches!(self.state, State::Drain { .. } | State::Probe { .. }) {
-            self.cap = Some(self.bandwidth * CRUISE_GAIN * self.boost);
+            let least = CAP_BYTES_PER_ROUND_MIN
+                / self.min_rtt.map_or(TICK_MAX, |rtt| rtt.max(TICK_MIN)).as_secs_f64();
+            self.cap = Some((self.bandwidth * CRUISE_GAIN * self.boost).max(least));
         }
     }
 
@@ -390,7 +392,9 @@ impl Governor {
             let (more, least) = match self.missing().map(|missing| missing * HELD_SHARE) {
                 Some(missing) if self.boost < 1.0 || (missing > 0.0 && comes_through) => (missing, BOOST_MIN),
                 Some(missing) if missing < 0.0 => (missing.min(shortfall * 0.3), BOOST_MIN),
-                _ => (shortfall * 0.3, 1.0),
+                // One look at less, by chance, takes back no more than one look at all of it has given.
+                Some(missing) => ((shortfall * 0.3).max(-missing), 1.0),
+                None => (shortfall * 0.3, 1.0),
             };
             self.boost = (self.boost + more / ticks_per_round).clamp(least, BOOST_MAX);
         }
@@ -480,16 +484,15 @@ pub fn share(cap: f64, mut able: Vec<f64>) -> f64 {
 }
 
 /// What each lane may send, in bytes per second, that has so many bytes `left` when nothing more waits: all end at the same
-/// time, and together they send no more than `cap`. A part is for those that have none left, and might get some.
+/// time, and together they send hardly more than `cap`. None gets less than half of its even share: it would be over before the
+/// others, and the kernel raises what it has lowered with the next acknowledgement only. Who has nothing left keeps that share.
 #[must_use]
-pub fn shares_of_rest(cap: f64, left: &[u32]) -> Vec<f64> {
-    let total = left.iter().map(|bytes| f64::from(*bytes)).sum::<f64>().max(1.0);
-    let even = cap * REST_EVEN / left.len() as f64;
-    left.iter().map(|bytes| even + cap * (1.0 - REST_EVEN) * f64::from(*bytes) / total).collect()
+pub fn shares_of_rest(cap: f64, left: &[u64]) -> Vec<f64> {
+    let total = left.iter().sum::<u64>() as f64;
+    let even = cap / left.len().max(1) as f64;
+    let share = |bytes: u64| (cap * bytes as f64 / total).max(even / 2.0);
+    left.iter().map(|&bytes| if bytes > 0 { share(bytes) } else { even }).collect()
 }
-
-/// The part of the cap that is divided evenly then.
-const REST_EVEN: f64 = 0.1;
 
 /// The lanes still double what they send: a round trip after the first packet has waited, as much waits as the path holds.
 fn queue_grows(reading: &PathReading) -> bool {

@@ -1,4 +1,4 @@
-//! What a session does ten to fifty times a second: read the kernel's words, tune the number of lanes, pace them together,
+//! What a session does ten to fifty times a second, and more often where a transfer ends: read the kernel's words, tune the number of lanes, pace them together,
 //! replace lanes that hang.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,9 +129,7 @@ pub(super) async fn run(shared: Arc<Shared>, first_lanes: usize, is_client: bool
             () = shared.lanes.until_busy(), if !demand => {}
         }
         if demand && shared.lanes.now() < due {
-            if !regulation.end_together(&shared) {
-                regulation.even_out(&shared);
-            }
+            regulation.look_at_the_end(&shared);
             continue;
         }
         demand = regulation.tick(&shared);
@@ -195,41 +193,48 @@ impl Regulation {
     fn until_look(&self, shared: &Shared, due: Nanos) -> Duration {
         let until_due = Duration::from_nanos(due.saturating_sub(shared.lanes.now()));
         let Some(cap) = self.governor.cap() else { return until_due };
-        let ends = shared.lanes.scheduler().waiting_bytes() as f64 <= cap * until_due.as_secs_f64();
-        if ends { until_due.min(END_TICK) } else { until_due }
+        let waiting = shared.lanes.scheduler().waiting_bytes();
+        let ends = waiting > 0 && waiting as f64 <= cap * until_due.as_secs_f64();
+        if ends || self.divided { until_due.min(END_TICK) } else { until_due }
+    }
+
+    /// Between two ticks.
+    fn look_at_the_end(&mut self, shared: &Shared) {
+        let waiting = shared.lanes.scheduler().waiting_bytes();
+        if waiting > 0 && !self.divided {
+            return;
+        }
+        let (statuses, infos) = look_at_lanes(shared);
+        if !self.end_together(shared, waiting, &statuses, &infos) && self.divided {
+            self.pace(shared, &statuses, &infos, self.governor.cap());
+        }
     }
 
     /// When nothing waits any more, lanes have taken more or less ahead: who has more left sends faster now, so that the
-    /// path is full until all of them end. True where there is something to divide so.
-    fn end_together(&mut self, shared: &Shared) -> bool {
-        let caps = self.governor.cap().into_iter().chain(shared.settings.rate_max.map(|rate| rate as f64));
-        let Some(cap) = caps.min_by(f64::total_cmp) else { return false };
-        let (waiting, under_way) = {
-            let scheduler = shared.lanes.scheduler();
-            (scheduler.waiting_bytes(), scheduler.under_way_bytes())
-        };
-        if waiting > 0 || (under_way as f64) < cap * END_TICK.as_secs_f64() {
+    /// path is full until all of them end. True where it is divided so. What the user allows is not.
+    fn end_together(
+        &mut self,
+        shared: &Shared,
+        waiting: u64,
+        statuses: &[Arc<LaneStatus>],
+        infos: &BTreeMap<LaneId, TcpInfo>,
+    ) -> bool {
+        let Some(cap) = self.governor.cap().filter(|_| waiting == 0 && shared.settings.rate_max.is_none())
+        else {
             return false;
-        }
-        let (statuses, infos) = look_at_lanes(shared);
-        let left = statuses.iter().map(|lane| infos.get(&lane.id).map_or(0, |info| info.notsent_bytes));
-        let left: Vec<u32> = left.collect();
-        if left.iter().all(|bytes| *bytes == 0) {
+        };
+        let left: Vec<u64> =
+            statuses.iter().map(|lane| infos.get(&lane.id).map_or(0, unsent_or_lost_bytes)).collect();
+        // Little is not worth it; a writer who is slower than the path leaves as much all the while.
+        let least = if self.divided { 1 } else { (cap * END_TICK.as_secs_f64()) as u64 };
+        if left.iter().sum::<u64>() < least.max(1) {
             return false;
         }
         for (lane, rate) in statuses.iter().zip(shares_of_rest(cap, &left)) {
-            let _ = set_pacing_rate(&lane.tcp, rate as u64); // a dying lane sends nothing
+            let _ = set_pacing_rate(&lane.tcp, (rate as u64).max(1)); // a dying lane sends nothing
         }
         self.divided = true;
         true
-    }
-
-    /// There is more to send again, or nothing: lanes are paced alike.
-    fn even_out(&mut self, shared: &Shared) {
-        if self.divided {
-            let (statuses, infos) = look_at_lanes(shared);
-            self.pace(shared, &statuses, &infos, self.governor.cap());
-        }
     }
 
     /// True while there is something to send.
@@ -252,7 +257,7 @@ impl Regulation {
             self.governor.pause();
             self.governor.cap()
         };
-        if !self.end_together(shared) {
+        if !self.end_together(shared, waiting, &statuses, &infos) {
             self.pace(shared, &statuses, &infos, cap);
         }
         self.let_take_ahead(&statuses, &infos);
@@ -401,6 +406,11 @@ fn look_at_lanes(shared: &Shared) -> (Vec<Arc<LaneStatus>>, BTreeMap<LaneId, Tcp
     let statuses = shared.lanes.status();
     let infos = statuses.iter().filter_map(|lane| Some((lane.id, TcpInfo::of(&lane.tcp).ok()?))).collect();
     (statuses, infos)
+}
+
+/// What a lane has to send: what it has not sent yet, and what is lost.
+fn unsent_or_lost_bytes(info: &TcpInfo) -> u64 {
+    u64::from(info.notsent_bytes) + u64::from(info.lost) * u64::from(info.snd_mss)
 }
 
 /// What a lane's congestion window allows, in bytes per second.
