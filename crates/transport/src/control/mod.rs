@@ -9,7 +9,6 @@ pub(crate) mod tcp;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +20,8 @@ use crate::limits::{
     REQUESTS_AT_ONCE_MAX, REQUESTS_READ_AT_ONCE,
 };
 
+#[cfg(test)]
+pub(crate) use quic::tests::pair as quic_pair;
 pub(crate) use quic::{QuicClient, QuicLink, QuicServer};
 pub(crate) use tcp::TcpLink;
 
@@ -319,8 +320,8 @@ pub(crate) struct Control {
     carried_bytes: Semaphore,
     link: watch::Sender<Current>,
     heard: Mutex<Option<Instant>>,
-    /// The peer has closed a link with the word that no other will follow.
-    peer_has_left: AtomicBool,
+    /// The peer has said that it is leaving: a broken link is the end.
+    peer_leaves: watch::Sender<bool>,
 }
 
 /// The link in use.
@@ -358,7 +359,7 @@ impl Control {
             carried_bytes: Semaphore::new(REQUEST_BYTES_CARRIED_MAX),
             link: watch::channel(Current::None).0,
             heard: Mutex::default(),
-            peer_has_left: AtomicBool::new(false),
+            peer_leaves: watch::channel(false).0,
         }
     }
 
@@ -415,7 +416,7 @@ impl Control {
     /// go on to the next one.
     pub(crate) fn lost(&self, link: &Arc<Link>) {
         if link.peer_has_left() {
-            self.peer_has_left.store(true, Ordering::SeqCst);
+            self.peer_leaves.send_replace(true);
         }
         link.close();
         self.link.send_if_modified(|current| {
@@ -427,9 +428,18 @@ impl Control {
         });
     }
 
-    /// Whether the peer has said, as it closed a link, that its session is over.
-    pub(crate) fn peer_has_left(&self) -> bool {
-        self.peer_has_left.load(Ordering::SeqCst)
+    /// The peer's word that it is leaving; a link may say the same as it is closed.
+    pub(crate) fn peer_says_bye(&self) {
+        self.peer_leaves.send_replace(true);
+    }
+
+    pub(crate) fn peer_leaves(&self) -> bool {
+        *self.peer_leaves.borrow()
+    }
+
+    /// Waits until the peer has said that it is leaving.
+    pub(crate) async fn until_peer_leaves(&self) {
+        let _ = self.peer_leaves.subscribe().wait_for(|leaves| *leaves).await; // the sender lives in `self`
     }
 
     /// No link will follow: waiting requests fail.
@@ -450,7 +460,7 @@ impl Control {
         }
     }
 
-    /// Waits until there is a link.
+    /// Waits until there is a link; one that came and went before anybody looked is not noticed.
     pub(crate) async fn until_up(&self) {
         // The sender lives in `self`.
         let _ = self.link.subscribe().wait_for(|current| matches!(current, Current::Up(_))).await;

@@ -253,28 +253,30 @@ pub(super) async fn reply(mut stream: SendStream, reply: Bytes) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::identity::{HostTrust, Identity};
     use crate::tls::server_config;
 
-    #[tokio::test]
-    async fn a_client_that_is_not_let_in_yet_may_send_one_request() {
+    /// A client's and a server's end of one connection.
+    pub(crate) async fn pair() -> (Connection, Connection) {
         let (server, client) = (Identity::ephemeral(), Identity::ephemeral());
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let listener = QuicServer::listen(
-            socket,
-            server_config(&server).unwrap(),
-            server.derived_secret(address.port()),
-        )
-        .unwrap();
+        let secret = server.derived_secret(address.port());
+        let listener = QuicServer::listen(socket, server_config(&server).unwrap(), secret).unwrap();
         let trust = Arc::new(HostTrust::Pinned(server.public()));
         let dialer = QuicClient::new(ClientTls::new(&client, trust, Purpose::Control).unwrap()).unwrap();
         let (near, far) = tokio::join!(dialer.connect(address), async {
             QuicServer::finish(listener.accept().await.unwrap(), Duration::from_secs(10)).await
         });
-        let (near, far) = (near.unwrap().0, QuicLink::new(far.unwrap().0));
+        (near.unwrap().0, far.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn a_client_that_is_not_let_in_yet_may_send_one_request() {
+        let (near, far) = pair().await;
+        let far = QuicLink::new(far);
         let (mut hello, _reply) = near.open_bi().await.unwrap();
         let whole = Bytes::from(vec![0; MESSAGE_BYTES_MAX]);
         hello.write_chunk(whole.clone()).await.unwrap();

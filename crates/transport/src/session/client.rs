@@ -262,7 +262,6 @@ impl Dialer {
             handler,
             wanted,
             end: watch::channel(None).0,
-            peer_leaves: watch::channel(false).0,
             settings: self.settings,
             pacing_cap: AtomicU64::new(0),
         });
@@ -416,7 +415,7 @@ impl Dialer {
                 if shared.has_ended() {
                     return shared.end_reason();
                 }
-                if shared.peer_leaves() {
+                if shared.control.peer_leaves() {
                     return SessionEnd::ClosedByPeer;
                 }
                 tracing::warn!("connection to {} is broken: trying again", self.host);

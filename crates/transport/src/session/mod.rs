@@ -105,8 +105,6 @@ pub(crate) struct Shared {
     /// How many lanes there should be: the larger wish of the two ends.
     wanted: watch::Sender<Wanted>,
     end: watch::Sender<Option<SessionEnd>>,
-    /// The peer has said that it is leaving: a broken link is the end.
-    peer_leaves: watch::Sender<bool>,
     settings: LaneSettings,
     /// Bytes per second that the lanes may send now; 0: no cap.
     pacing_cap: AtomicU64,
@@ -285,16 +283,6 @@ impl Shared {
         }
     }
 
-    /// Resolves when the peer has said that it is leaving, and has had the time for it.
-    async fn peer_has_left(&self) {
-        let _ = self.peer_leaves.subscribe().wait_for(|leaves| *leaves).await; // the sender lives in `self`
-        tokio::time::sleep(GOODBYE_LIMIT).await;
-    }
-
-    fn peer_leaves(&self) -> bool {
-        *self.peer_leaves.borrow() || self.control.peer_has_left()
-    }
-
     /// Makes the session end, once.
     fn end(&self, reason: SessionEnd) {
         let first = self.end.send_if_modified(|end| {
@@ -350,9 +338,7 @@ impl Shared {
                 self.wanted.send_modify(|wanted| wanted.there = there);
             }
             // The reply must get through before the link is closed: the leaving side closes it.
-            Ask::Bye(_) => {
-                self.peer_leaves.send_replace(true);
-            }
+            Ask::Bye(_) => self.control.peer_says_bye(),
         }
         Bytes::new()
     }

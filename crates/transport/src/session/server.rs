@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use super::handshakes::{Handshakes, Unfinished};
 use super::message::{Hello, PROTOCOL_VERSION, Refusal, RefusalCode, Welcome};
-use super::{Handler, LaneSettings, Session, SessionEnd, SessionId, Shared, Wanted, regulate};
+use super::{GOODBYE_LIMIT, Handler, LaneSettings, Session, SessionEnd, SessionId, Shared, Wanted, regulate};
 use crate::control::{Control, Link, QuicLink, QuicServer, Replier, TcpLink};
 use crate::identity::{Identity, PublicKey};
 use crate::lane::buffer::Inbox;
@@ -385,7 +385,6 @@ impl State {
             handler,
             wanted: watch::channel(Wanted::default()).0,
             end: watch::channel(None).0,
-            peer_leaves: watch::channel(false).0,
             settings,
             pacing_cap: AtomicU64::new(0),
         });
@@ -401,8 +400,10 @@ impl State {
         self.door.began(&Session { shared: Arc::clone(&shared) });
         let (state, watched) = (Arc::clone(self), Arc::clone(&shared));
         tokio::spawn(async move {
-            let end = watched.until_abandoned().await;
-            watched.end(end);
+            tokio::select! {
+                () = watched.over() => {}
+                end = until_left(&watched.control) => watched.end(end),
+            }
             state.lock().remove(&watched.id);
         });
         let told = Arc::downgrade(&shared);
@@ -445,26 +446,25 @@ async fn welcome(replier: Replier, refusal: Option<Refusal>) {
     replier.send(Bytes::from(welcome.encode_to_vec())).await;
 }
 
-impl Shared {
-    /// Waits until the session is over: said so by either side, or without a control link for too long.
-    async fn until_abandoned(&self) -> SessionEnd {
-        loop {
-            tokio::select! {
-                () = self.over() => return self.end_reason(),
-                linked = tokio::time::timeout(OUT_OF_REACH_LIMIT, self.control.until_up()) => {
-                    if linked.is_err() {
-                        return SessionEnd::OutOfReach(OUT_OF_REACH_LIMIT);
-                    }
+/// Waits until the client has left, or was without a control link for too long.
+async fn until_left(control: &Control) -> SessionEnd {
+    loop {
+        tokio::select! {
+            // By a link, perhaps, that came and went before this looked.
+            () = control.until_peer_leaves() => {}
+            linked = tokio::time::timeout(OUT_OF_REACH_LIMIT, control.until_up()) => {
+                if linked.is_err() {
+                    return SessionEnd::OutOfReach(OUT_OF_REACH_LIMIT);
                 }
             }
-            tokio::select! {
-                () = self.over() => return self.end_reason(),
-                () = self.control.until_lost() => {}
-                () = self.peer_has_left() => {}
-            }
-            if self.peer_leaves() {
-                return SessionEnd::ClosedByPeer;
-            }
+        }
+        tokio::select! {
+            () = control.until_lost() => {}
+            // It closes the link when it has the reply to its word.
+            () = async { control.until_peer_leaves().await; tokio::time::sleep(GOODBYE_LIMIT).await } => {}
+        }
+        if control.peer_leaves() {
+            return SessionEnd::ClosedByPeer;
         }
     }
 }
@@ -532,6 +532,22 @@ mod tests {
         }
         links.iter().for_each(Link::close);
         unfinished(0).await;
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_before_anybody_looks_has_left() {
+        let (near, far) = crate::control::quic_pair().await;
+        let [near, far] = [near, far].map(|connection| Arc::new(Link::Quic(QuicLink::new(connection))));
+        let leaving = Control::new();
+        leaving.set_link(near);
+        leaving.end();
+        assert!(far.accept().await.is_err());
+
+        let control = Control::new();
+        control.set_link(Arc::clone(&far));
+        control.lost(&far);
+        let end = tokio::time::timeout(Duration::from_secs(60), until_left(&control)).await;
+        assert_eq!(end, Ok(SessionEnd::ClosedByPeer));
     }
 
     #[test]
