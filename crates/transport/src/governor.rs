@@ -31,8 +31,12 @@
 //! part is Hiraki's (UsadaFox, 2010); the states are BBR's (Cardwell et al., "BBR: Congestion-Based Congestion Control",
 //! 2016), for a bundle of connections instead of one.
 
+mod end;
+
 use std::collections::VecDeque;
 use std::time::Duration;
+
+pub use end::End;
 
 use crate::scheduler::Nanos;
 
@@ -226,10 +230,13 @@ impl Governor {
         self.note_loss(now, &reading, round, rate, standing);
         self.state = self.next_state(now, &reading, round, rate, standing);
         self.note_rise(now, round, rate);
-        let gain = self.gain(now, round);
-        let least = CAP_BYTES_PER_ROUND_MIN / round.as_secs_f64();
-        self.cap = gain.map(|gain| (self.bandwidth * gain * self.boost).max(least));
+        self.cap = self.gain(now, round).map(|gain| self.cap_at(gain, round));
         self.cap
+    }
+
+    /// The path's rate times `gain`.
+    fn cap_at(&self, gain: f64, round: Duration) -> f64 {
+        (self.bandwidth * gain * self.boost).max(CAP_BYTES_PER_ROUND_MIN / round.as_secs_f64())
     }
 
     /// Whether the lanes should run BBR, rather than the system's choice.
@@ -245,17 +252,20 @@ impl Governor {
     }
 
     /// Nothing, or little, is being sent: what follows must not be compared with what was before.
-    pub fn pause(&mut self) {
+    pub fn pause(&mut self, now: Nanos) {
         self.readings.clear();
         self.standing_ticks = 0;
         // A search begins anew with what is sent next.
         (self.peak, self.is_flat) = (0.0, false);
-        // A probe, and what drains the queue that is gone by then, is not what to begin with again.
-        if matches!(self.state, State::Drain { .. } | State::Probe { .. }) {
-            let least = CAP_BYTES_PER_ROUND_MIN
-                / self.min_rtt.map_or(TICK_MAX, |rtt| rtt.max(TICK_MIN)).as_secs_f64();
-            self.cap = Some((self.bandwidth * CRUISE_GAIN * self.boost).max(least));
-        }
+        // A probe, and what drains the queue that is gone by then, is over.
+        let probed = match self.state {
+            State::Drain { probed, .. } => probed,
+            State::Probe { .. } => Some(now),
+            State::Search | State::Cruise { .. } | State::Compete { .. } => return,
+        };
+        self.state = State::Cruise { since: now, probed };
+        let round = self.min_rtt.map_or(TICK_MAX, |rtt| rtt.max(TICK_MIN));
+        self.cap = Some(self.cap_at(CRUISE_GAIN, round));
     }
 
     /// The path's rate in delivered bytes per second, once it is known.
@@ -481,17 +491,6 @@ pub fn share(cap: f64, mut able: Vec<f64>) -> f64 {
         left -= rate;
     }
     most
-}
-
-/// What each lane may send, in bytes per second, that has so many bytes `left` when nothing more waits: all end at the same
-/// time, and together they send hardly more than `cap`. None gets less than half of its even share: it would be over before the
-/// others, and the kernel raises what it has lowered with the next acknowledgement only. Who has nothing left keeps that share.
-#[must_use]
-pub fn shares_of_rest(cap: f64, left: &[u64]) -> Vec<f64> {
-    let total = left.iter().sum::<u64>() as f64;
-    let even = cap / left.len().max(1) as f64;
-    let share = |bytes: u64| (cap * bytes as f64 / total).max(even / 2.0);
-    left.iter().map(|&bytes| if bytes > 0 { share(bytes) } else { even }).collect()
 }
 
 /// The lanes still double what they send: a round trip after the first packet has waited, as much waits as the path holds.

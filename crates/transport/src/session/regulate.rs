@@ -1,5 +1,5 @@
-//! What a session does ten to fifty times a second, and more often where a transfer ends: read the kernel's words, tune the number of lanes, pace them together,
-//! replace lanes that hang.
+//! What a session does ten to fifty times a second, and more often where a transfer ends: read the kernel's words, tune
+//! the number of lanes, pace them together, replace lanes that hang.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::message::{Ask, Body};
 use super::{Session, Shared};
-use crate::governor::{Governor, PathReading, share, shares_of_rest};
+use crate::governor::{End, Governor, PathReading, share};
 use crate::lane::mover::LaneStatus;
 use crate::limits::{LANE_UNSENT_BYTES_MIN, LANES_MAX, PIECE_BYTES_MIN};
 use crate::scheduler::{LaneId, Nanos};
@@ -17,10 +17,6 @@ use crate::tuner::{LaneReading, Tuner};
 
 /// Between two looks at what the number of lanes should be, and at lanes that hang. The governor says when its own are due.
 const TUNER_TICK: Duration = Duration::from_millis(100);
-
-/// Between two looks at what the lanes have left to send, where that is all there is: a part of what a lane takes ahead
-/// ([`LANE_UNSENT_TIME`](crate::limits::LANE_UNSENT_TIME)).
-const END_TICK: Duration = Duration::from_millis(4);
 
 /// With nothing to send, a look this often is enough.
 const IDLE_TICK: Duration = Duration::from_secs(1);
@@ -113,7 +109,7 @@ pub(super) async fn run(shared: Arc<Shared>, first_lanes: usize, is_client: bool
         tuned_at: None,
         asked: 0,
         paced: None,
-        divided: false,
+        end: End::default(),
         cubic: BTreeSet::new(),
         unsent: BTreeMap::new(),
         unanswered: Unanswered::default(),
@@ -146,8 +142,7 @@ struct Regulation {
     asked: usize,
     /// Bytes per second that each lane was last allowed, and the newest of them: it has not been told anything yet.
     paced: Option<(u64, Option<LaneId>)>,
-    /// Since then each has been allowed what it has left to send.
-    divided: bool,
+    end: End,
     /// Lanes that run CUBIC. New ones run BBR.
     cubic: BTreeSet<LaneId>,
     /// What each lane takes ahead. New ones take the least.
@@ -189,29 +184,26 @@ impl PathTotals {
 }
 
 impl Regulation {
-    /// The next tick is at `due`; before that comes the end, where all that waits is sent by then.
+    /// The next tick is at `due`; the end may come before.
     fn until_look(&self, shared: &Shared, due: Nanos) -> Duration {
         let until_due = Duration::from_nanos(due.saturating_sub(shared.lanes.now()));
-        let Some(cap) = self.governor.cap() else { return until_due };
         let waiting = shared.lanes.scheduler().waiting_bytes();
-        let ends = waiting > 0 && waiting as f64 <= cap * until_due.as_secs_f64();
-        if ends || self.divided { until_due.min(END_TICK) } else { until_due }
+        self.end.until_look(self.governor.cap(), waiting, until_due)
     }
 
     /// Between two ticks.
     fn look_at_the_end(&mut self, shared: &Shared) {
         let waiting = shared.lanes.scheduler().waiting_bytes();
-        if waiting > 0 && !self.divided {
+        if waiting > 0 && !self.end.is_divided() {
             return;
         }
         let (statuses, infos) = look_at_lanes(shared);
-        if !self.end_together(shared, waiting, &statuses, &infos) && self.divided {
+        if !self.end_together(shared, waiting, &statuses, &infos) && self.end.is_divided() {
             self.pace(shared, &statuses, &infos, self.governor.cap());
         }
     }
 
-    /// When nothing waits any more, lanes have taken more or less ahead: who has more left sends faster now, so that the
-    /// path is full until all of them end. True where it is divided so. What the user allows is not.
+    /// Who has more left sends faster, where this is the end; what the user allows is not divided. True where it is so.
     fn end_together(
         &mut self,
         shared: &Shared,
@@ -219,21 +211,13 @@ impl Regulation {
         statuses: &[Arc<LaneStatus>],
         infos: &BTreeMap<LaneId, TcpInfo>,
     ) -> bool {
-        let Some(cap) = self.governor.cap().filter(|_| waiting == 0 && shared.settings.rate_max.is_none())
-        else {
-            return false;
-        };
+        let cap = self.governor.cap().filter(|_| shared.settings.rate_max.is_none());
         let left: Vec<u64> =
             statuses.iter().map(|lane| infos.get(&lane.id).map_or(0, unsent_or_lost_bytes)).collect();
-        // Little is not worth it; a writer who is slower than the path leaves as much all the while.
-        let least = if self.divided { 1 } else { (cap * END_TICK.as_secs_f64()) as u64 };
-        if left.iter().sum::<u64>() < least.max(1) {
-            return false;
-        }
-        for (lane, rate) in statuses.iter().zip(shares_of_rest(cap, &left)) {
+        let Some(rates) = self.end.divide(cap, waiting, &left) else { return false };
+        for (lane, rate) in statuses.iter().zip(rates) {
             let _ = set_pacing_rate(&lane.tcp, (rate as u64).max(1)); // a dying lane sends nothing
         }
-        self.divided = true;
         true
     }
 
@@ -254,7 +238,7 @@ impl Regulation {
         let cap = if waiting > infos.len() as u64 * u64::from(PIECE_BYTES_MIN) {
             self.governor.on_tick(shared.lanes.now(), reading)
         } else {
-            self.governor.pause();
+            self.governor.pause(shared.lanes.now());
             self.governor.cap()
         };
         if !self.end_together(shared, waiting, &statuses, &infos) {
@@ -391,10 +375,11 @@ impl Regulation {
         let allowed = rate_max.map(|rate| rate / lanes.len().max(1) as u64);
         let each = governed.into_iter().chain(allowed).min().unwrap_or(u64::MAX).max(1);
         let paced = Some((each, statuses.iter().map(|lane| lane.id).max()));
-        if self.paced == paced && !self.divided {
+        if self.paced == paced && !self.end.is_divided() {
             return;
         }
-        (self.paced, self.divided) = (paced, false);
+        self.paced = paced;
+        self.end.paced_alike();
         for lane in statuses {
             let _ = set_pacing_rate(&lane.tcp, each); // a dying lane sends nothing
         }
