@@ -319,11 +319,13 @@ impl Governor {
                 if standing {
                     // The path has become narrower, or the estimate was too high: what comes through is the truth.
                     let best = self.best_rate(now, round);
-                    let is_less = best > 0.0 && best < self.bandwidth * CRUISE_GAIN;
-                    if is_less {
+                    let before = self.bandwidth;
+                    if best > 0.0 && best < before * CRUISE_GAIN {
                         self.bandwidth = best;
                     }
-                    return State::Drain { since: now, probed: probed.filter(|_| !is_less) };
+                    // Of a path that is another now nothing is known; an estimate that is set right was confirmed.
+                    let is_news = self.bandwidth * NEWS < before;
+                    return State::Drain { since: now, probed: probed.filter(|_| !is_news) };
                 }
                 // The first look comes soon, and is a good one: the rate was still growing when the queue was seen.
                 let (is_time, gain) = match probed {
@@ -394,8 +396,9 @@ impl Governor {
             self.boost = self.boost.min(1.0 + (self.boost - 1.0) / 2.0);
         } else if matches!(self.state, State::Cruise { since, .. } if is_seen && now - since > nanos(round * 2))
         {
-            // What a host's stall leaves out is no more than that either: it says nothing of the path.
-            let shortfall = (CRUISE_GAIN - rate / self.bandwidth).min(SHORTFALL);
+            // What a host's stall leaves out, and what comes all at once after it, is no more than that either: it says
+            // nothing of the path.
+            let shortfall = (CRUISE_GAIN - rate / self.bandwidth).clamp(-SHORTFALL, SHORTFALL);
             let ticks_per_round = round.as_secs_f64() / self.tick().as_secs_f64();
             // Then the cap is the limit, and not the path or a host.
             let comes_through = self.cap.is_some_and(|cap| rate > cap * ALL_OF_IT);

@@ -235,6 +235,45 @@ fn a_drain_that_a_long_pause_interrupts_has_not_failed() {
 }
 
 #[test]
+fn what_comes_at_once_after_a_stall_does_not_lower_the_cap() {
+    let mut path = Bottleneck::new(941.0, 4.0, 1.0, 0.0);
+    let mut governor = Governor::default();
+    run(&mut path, &mut governor, 10.0, 0.0);
+    for _ in 0..20 {
+        let late = (path.step(governor.cap(), 0.0) / 4.0) as u64;
+        path.reading.delivered -= late;
+        path.look(&mut governor);
+        path.step(governor.cap(), 0.0);
+        path.reading.delivered += late;
+        for _ in 0..10 {
+            let cap = path.look(&mut governor).unwrap();
+            let cruises = matches!(governor.state, State::Cruise { .. });
+            assert!(!cruises || cap > path.capacity * 0.96, "{} of the capacity", cap / path.capacity);
+            path.step(governor.cap(), 0.0);
+        }
+    }
+}
+
+#[test]
+fn an_estimate_that_is_set_right_is_not_looked_for_anew() {
+    let mut path = Bottleneck::new(941.0, 4.0, 1.0, 0.0);
+    let mut governor = Governor::default();
+    run(&mut path, &mut governor, 10.0, 0.0);
+    // The best of some bursts was taken for the rate, and a host's stall has left a queue.
+    governor.bandwidth = path.capacity * 1.025;
+    path.queue += path.capacity * 0.006;
+    let (mut drains, end) = (0, path.time + 2.0);
+    while path.time < end {
+        path.step(governor.cap(), 0.0);
+        path.look(&mut governor);
+        drains += u32::from(matches!(governor.state, State::Drain { .. }));
+        let is_first = matches!(governor.state, State::Probe { gain, .. } if gain > PROBE_GAIN);
+        assert!(!is_first, "{:?}", governor.state);
+    }
+    assert!(drains > 0 && governor.bandwidth < path.capacity * 1.01, "{drains} {}", governor.bandwidth);
+}
+
+#[test]
 fn a_host_that_stalls_on_a_short_path_does_not_raise_the_cap() {
     let mut path = Bottleneck::new(941.0, 4.0, 1.0, 0.0);
     let mut governor = Governor::default();
