@@ -215,6 +215,10 @@ impl Governor {
     pub fn on_tick(&mut self, now: Nanos, reading: PathReading) -> Option<f64> {
         self.readings.push_back((now, reading));
         self.min_rtt = Some(reading.min_rtt);
+        // After a pause the lanes have to come up again before anything is looked for.
+        if let (1, State::Cruise { since, .. }) = (self.readings.len(), &mut self.state) {
+            *since = now;
+        }
         while self.readings.len() > 2 && now - self.readings[0].0 > nanos(HISTORY) {
             self.readings.pop_front();
         }
@@ -260,7 +264,7 @@ impl Governor {
         // A probe, and what drains the queue that is gone by then, is over.
         let probed = match self.state {
             State::Drain { probed, .. } => probed,
-            State::Probe { .. } => Some(now),
+            State::Probe { gain, .. } => (gain < FIRST_PROBE_GAIN).then_some(now),
             State::Search | State::Cruise { .. } | State::Compete { .. } => return,
         };
         self.state = State::Cruise { since: now, probed };
@@ -300,7 +304,7 @@ impl Governor {
                 } else {
                     self.bandwidth.max(rate)
                 };
-                let probed = probed.filter(|_| (before..before * NEWS).contains(&self.bandwidth));
+                let probed = probed.filter(|_| (before / NEWS..before * NEWS).contains(&self.bandwidth));
                 if !queue_remains(reading) && lasts(since, round) {
                     self.compete_for = COMPETE_MIN;
                     // On a long path a queue that stood takes longer: this may have been a host's hiccup.

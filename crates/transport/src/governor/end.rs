@@ -7,13 +7,16 @@ use std::time::Duration;
 /// ([`LANE_UNSENT_TIME`](crate::limits::LANE_UNSENT_TIME)).
 const LOOK: Duration = Duration::from_millis(4);
 
+/// A peer that takes nothing for so many looks, or a link that is down, is waited for without.
+const UNMOVED_MAX: u32 = 16;
+
 /// When to look at what lanes have left, and what each may send then. It does no input or output.
 #[derive(Debug, Default)]
 pub struct End {
     /// The bytes that were left when they were divided last; `None` while lanes are paced alike.
     divided: Option<u64>,
-    /// Nothing had been sent of them at the last look.
-    stands: bool,
+    /// Looks since when nothing has been sent of them.
+    unmoved: u32,
 }
 
 impl End {
@@ -33,9 +36,9 @@ impl End {
     #[must_use]
     pub fn until_look(&self, cap: Option<f64>, waiting: u64, until_due: Duration) -> Duration {
         let Some(cap) = cap else { return until_due };
-        // Sent by then.
-        let comes = waiting > 0 && waiting as f64 <= cap * until_due.as_secs_f64();
-        let moves = self.is_divided() && !self.stands;
+        // Sent by then; or there is more again, and the lanes are to be paced alike.
+        let comes = waiting > 0 && (self.is_divided() || waiting as f64 <= cap * until_due.as_secs_f64());
+        let moves = self.is_divided() && self.unmoved < UNMOVED_MAX;
         if comes || moves { until_due.min(LOOK) } else { until_due }
     }
 
@@ -48,7 +51,7 @@ impl End {
         if total < least {
             return None;
         }
-        self.stands = self.divided == Some(total);
+        self.unmoved = if self.divided == Some(total) { self.unmoved + 1 } else { 0 };
         self.divided = Some(total);
         Some(shares_of_rest(cap, left))
     }
@@ -113,13 +116,20 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_move_is_not_looked_at_again_and_again() {
+    fn what_does_not_move_is_not_looked_at_for_ever() {
         let mut end = End::default();
-        assert!(end.divide(Some(CAP), 0, &[600_000]).is_some());
-        assert_eq!(end.until_look(Some(CAP), 0, DUE), LOOK);
-        assert!(end.divide(Some(CAP), 0, &[600_000]).is_some());
+        for _ in 0..=UNMOVED_MAX {
+            assert!(end.divide(Some(CAP), 0, &[600_000]).is_some());
+        }
         assert_eq!(end.until_look(Some(CAP), 0, DUE), DUE, "a stalled peer, or a broken link");
+        assert_eq!(
+            end.until_look(Some(CAP), 900_000_000, DUE),
+            LOOK,
+            "more is to be sent by all lanes alike"
+        );
         assert!(end.divide(Some(CAP), 0, &[599_999]).is_some());
         assert_eq!(end.until_look(Some(CAP), 0, DUE), LOOK);
+        assert!(end.divide(Some(CAP), 0, &[599_999]).is_some());
+        assert_eq!(end.until_look(Some(CAP), 0, DUE), LOOK, "a host's stall");
     }
 }

@@ -547,9 +547,12 @@ impl Lane {
     }
 
     fn send(&mut self, shared: &Lanes) -> Result<(), LaneEnd> {
+        self.hungry = false;
+        if !self.writable {
+            return Ok(());
+        }
         // Of little not all goes to the lane that comes first.
         let mut budget = shared.scheduler().turn_share().min(TURN_BYTES);
-        self.hungry = false;
         while self.writable && budget > 0 {
             if self.outbox.unsent().is_empty() && !self.compose(shared)? {
                 self.hungry = true;

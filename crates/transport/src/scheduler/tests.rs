@@ -59,27 +59,14 @@ fn an_overdue_piece_is_hedged_once_by_an_idle_lane() {
 }
 
 #[test]
-fn of_little_each_lane_gets_its_share() {
+fn the_less_waits_the_less_is_taken_in_a_turn() {
     let mut s = Scheduler::new(MIB as u32);
-    for lane in 0..8 {
-        s.add_lane(lane);
-        s.set_lane_rate(lane, 15 * MIB);
-    }
-    s.push(extent(1, 0, MIB)).unwrap();
-    let mut lanes = VecDeque::from_iter(0..8);
-    let mut taken = [0; 8];
-    // As a mover does: whoever has had his share waits for the others.
-    while s.waiting_bytes() > 0 {
-        let lane = lanes.pop_front().unwrap();
-        let mut budget = s.turn_share();
-        while let Some(piece) = (budget > 0).then(|| s.take(lane, 0)).flatten() {
-            budget = budget.saturating_sub(piece.length as usize);
-            taken[lane as usize] += piece.length;
-        }
-        lanes.push_back(lane);
-    }
-    assert_eq!(taken, [128 << 10; 8]);
+    (0..8).for_each(|lane| s.add_lane(lane));
     assert_eq!(s.turn_share(), PIECE_BYTES_MIN as usize);
+    s.push(extent(1, 0, MIB)).unwrap();
+    assert_eq!(s.turn_share(), 64 << 10, "all of them have one, and then another");
+    s.push(extent(1, MIB, 15 * MIB)).unwrap();
+    assert_eq!(s.turn_share(), 1 << 20);
 }
 
 #[test]
