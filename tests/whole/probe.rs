@@ -31,21 +31,27 @@ impl Alone {
         Running::start(&mut inside, &self.words.path().join(name))
     }
 
-    /// A server that waits for clients.
+    /// A server that waits for clients at iperf3's port.
     fn server(&self, name: &str, command: &str) -> Running {
+        self.server_at(5201, name, command)
+    }
+
+    /// A server that waits for clients at `port`, which its command tells it.
+    fn server_at(&self, port: u16, name: &str, command: &str) -> Running {
         let mut server = self.start(name, command);
-        self.wait_for_listener(&mut server);
+        self.wait_for_listener(port, &mut server);
         server
     }
 
-    fn wait_for_listener(&self, server: &mut Running) {
+    fn wait_for_listener(&self, port: u16, server: &mut Running) {
+        let address = format!(":{port:04X} ");
         let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{}/net/{table}", self.holder.pid()));
-        crate::stage::process::wait_for("a server on iperf3's port", crate::stage::process::LIMIT, || {
+        crate::stage::process::wait_for("a server at its port", crate::stage::process::LIMIT, || {
             assert!(!server.has_ended(), "the server has ended:\n{}", server.said());
             let listens = |table: &String| {
-                // Port 5201, state LISTEN.
+                // State LISTEN.
                 let text = std::fs::read_to_string(table).unwrap_or_default();
-                text.lines().any(|line| line.contains(":1451 ") && line.contains(" 0A "))
+                text.lines().any(|line| line.contains(&address) && line.contains(" 0A "))
             };
             tables.iter().any(listens).then_some(())
         });
@@ -118,7 +124,7 @@ fn tests_against_a_server_of_iperf3() {
     }
     let ended = alone.run(&format!("{LONGHAUL} probe --iperf3 127.0.0.1 -t 1")).expect(0);
     assert!(ended.out.contains("Retr  Cwnd") && ended.out.contains("receiver\n"), "{}", ended.out);
-    let _server = alone.server("server-6", "iperf3 --server --version6 --port 5202");
+    let _server = alone.server_at(5202, "server-6", "iperf3 --server --version6 --port 5202");
     alone.run(&format!("{LONGHAUL} probe --iperf3 ::1 -6 -p 5202 -t 1")).expect(0);
 }
 
