@@ -22,10 +22,6 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Of a processor's time, one part in so many may be for storing blocks that nobody waits for: it delays whoever writes or reads others.
 const SHARE_OF_TIME: u32 = 4;
 
-/// And while the same file is being written: its writer has better use for it, over a fast link. Over 1 Gbit/s all blocks are stored
-/// in time where one takes half a millisecond.
-const SHARE_BESIDE_WRITER: u32 = 16;
-
 impl Remote {
     /// Whether a file that is opened like that should be read by way of the kernel's pages.
     pub(in super::super) fn reads_by_pages(&self, node: u64, flags: OFlags) -> bool {
@@ -36,13 +32,9 @@ impl Remote {
             return false;
         }
         let given = lock(&self.inner.client.pages.table).given(node).cloned().unwrap_or_default();
-        self.inner.client.cache().is_here(now(), node, LONG_BYTES, &given) && !self.is_written(node)
-    }
-
-    /// Whether somebody here has it open for writing.
-    fn is_written(&self, node: u64) -> bool {
+        let is_here = self.inner.client.cache().is_here(now(), node, LONG_BYTES, &given);
         let writes = |file: &Arc<OpenFile>| file.node == node && !only_reads(file.flags);
-        lock(&self.inner.files).values().any(writes)
+        is_here && !lock(&self.inner.files).values().any(writes)
     }
 
     /// A file is being opened for writing: the kernel drops its pages, and whoever writes need not have them taken back then.
@@ -154,8 +146,7 @@ impl Remote {
         loop {
             let Some(place) = lock(&self.inner.client.pages.table).next_store(node) else { return };
             let took = self.store_block(node, place).await.unwrap_or_default();
-            let share = if self.is_written(node) { SHARE_BESIDE_WRITER } else { SHARE_OF_TIME };
-            tokio::time::sleep(took.min(STORE_MAX) * (share - 1)).await;
+            tokio::time::sleep(took.min(STORE_MAX) * (SHARE_OF_TIME - 1)).await;
         }
     }
 
