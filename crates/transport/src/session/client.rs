@@ -18,7 +18,8 @@ use super::{Handler, LaneSettings, Session, SessionEnd, SessionId, Shared, Wante
 use crate::control::{Control, Envelope, Link, QuicClient, QuicLink, TcpLink};
 use crate::identity::{HostTrust, Identity, PublicKey, TrustError};
 use crate::lane::buffer::Inbox;
-use crate::lane::mover::{LaneEnd, LaneNews, Lanes, Opening};
+use crate::lane::connection::Opening;
+use crate::lane::mover::{LaneEnd, LaneNews, Lanes};
 use crate::limits::{CONNECT_TIMEOUT, LANES_AT_ONCE_MAX, LANES_MAX, OUT_OF_REACH_LIMIT, QUIC_HEAD_START};
 use crate::scheduler::LaneId;
 use crate::secure::{HandshakeError, SecureTcp};

@@ -20,8 +20,9 @@ use super::{GOODBYE_LIMIT, Handler, LaneSettings, Session, SessionEnd, SessionId
 use crate::control::{Control, Link, QuicLink, QuicServer, Replier, TcpLink};
 use crate::identity::{Identity, PublicKey};
 use crate::lane::buffer::Inbox;
+use crate::lane::connection::Opening;
 use crate::lane::frame::FrameKind;
-use crate::lane::mover::{LaneNews, Lanes, Opening};
+use crate::lane::mover::{LaneNews, Lanes};
 use crate::lane::record::RECORD_MAX;
 use crate::limits::{CONNECT_TIMEOUT, LANES_MAX, OUT_OF_REACH_LIMIT, SESSIONS_MAX, SESSIONS_PER_KEY_MAX};
 use crate::secure::SecureTcp;

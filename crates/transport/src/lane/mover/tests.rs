@@ -1,10 +1,14 @@
 //! Movers with a peer that does as it likes.
 
+use std::io::Write;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use super::*;
+use crate::lane::buffer::checksum;
+use crate::lane::frame::{FrameHeader, FrameKind, PieceFrame};
 use crate::lane::record::{HEADER_BYTES, PLAINTEXT_MAX, TRAILER_BYTES};
+use crate::limits::ACKS_WAITING_MAX;
 
 /// Takes everything, and sends whatever is in its way.
 pub(crate) struct Everything;
