@@ -222,22 +222,11 @@ impl Scheduler {
         Some(piece)
     }
 
-    /// What a lane may take at a time while others wait for their turn: half of what each would get of all that waits, so
-    /// that little is spread over all of them. At least the shortest piece.
-    #[must_use]
-    pub fn turn_share(&self) -> usize {
-        usize::try_from(self.half_share()).unwrap_or(usize::MAX).max(PIECE_BYTES_MIN as usize)
-    }
-
-    fn half_share(&self) -> u64 {
-        self.waiting_bytes / (2 * self.lanes.len().max(1) as u64)
-    }
-
     /// Long enough to keep the lane busy, short enough that all lanes end at about the same time.
     fn piece_size(&self, lane: LaneId) -> u32 {
         let rate = self.lanes.get(&lane).map_or(0, |l| l.rate_bytes_per_s);
         let by_rate = u128::from(rate) * PIECE_TIME.as_millis() / 1000;
-        let by_rest = u128::from(self.half_share());
+        let by_rest = u128::from(self.waiting_bytes / (2 * self.lanes.len().max(1) as u64));
         // Nothing is known of a new lane: it gets the smallest.
         let least = u128::from(rate) * PIECE_TIME_MIN.as_millis() / 1000;
         let least =

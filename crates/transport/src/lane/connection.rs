@@ -219,8 +219,7 @@ impl Lane {
         if !self.writable {
             return Ok(());
         }
-        // Of little not all goes to the lane that comes first.
-        let mut budget = shared.scheduler().turn_share().min(TURN_BYTES);
+        let mut budget = TURN_BYTES;
         while self.writable && budget > 0 {
             if self.outbox.unsent().is_empty() && !self.compose(shared)? {
                 self.hungry = true;

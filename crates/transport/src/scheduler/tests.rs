@@ -59,17 +59,6 @@ fn an_overdue_piece_is_hedged_once_by_an_idle_lane() {
 }
 
 #[test]
-fn the_less_waits_the_less_is_taken_in_a_turn() {
-    let mut s = Scheduler::new(MIB as u32);
-    (0..8).for_each(|lane| s.add_lane(lane));
-    assert_eq!(s.turn_share(), PIECE_BYTES_MIN as usize);
-    s.push(extent(1, 0, MIB)).unwrap();
-    assert_eq!(s.turn_share(), 64 << 10, "all of them have one, and then another");
-    s.push(extent(1, MIB, 15 * MIB)).unwrap();
-    assert_eq!(s.turn_share(), 1 << 20);
-}
-
-#[test]
 fn a_whole_extent_is_not_cut() {
     let mut s = Scheduler::new(PIECE_BYTES_MIN);
     s.add_lane(1);
