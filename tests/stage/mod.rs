@@ -40,6 +40,12 @@ impl Turn {
         let alone = Some(TURNS.write().unwrap_or_else(PoisonError::into_inner));
         Self { _alone: alone, ..Self::default() }
     }
+
+    /// For any other; not twice in one thread, which may wait for somebody who waits for it.
+    pub(crate) fn shared() -> Self {
+        let shared = Some(TURNS.read().unwrap_or_else(PoisonError::into_inner));
+        Self { _shared: shared, ..Self::default() }
+    }
 }
 
 /// One of the two hosts.
@@ -73,8 +79,7 @@ impl Stage {
 
     /// A stage beside others.
     pub(crate) fn shared(link: &str) -> Self {
-        let shared = Some(TURNS.read().unwrap_or_else(PoisonError::into_inner));
-        Self::new(link, Turn { _shared: shared, ..Turn::default() })
+        Self::new(link, Turn::shared())
     }
 
     fn new(link: &str, turn: Turn) -> Self {

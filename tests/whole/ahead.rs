@@ -4,10 +4,9 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 use crate::mounting::Mounted;
-use crate::stage::process::wait_for;
+use crate::stage::process::{LIMIT, wait_for};
 use crate::stage::{Need, Stage};
 
 const MIB: u64 = 1 << 20;
@@ -37,7 +36,7 @@ fn who_reads_in_even_jumps_is_read_ahead_for_and_sees_what_others_write() {
         row(&file, number * stride, length);
     }
     let reads = || mounted.answered(|name| name == "Read");
-    wait_for("rows that nobody has asked for", Duration::from_secs(20), || (reads() >= 3 + 4).then_some(()));
+    wait_for("rows that nobody has asked for", LIMIT, || (reads() >= 3 + 4).then_some(()));
     // One of them is changed.
     let changed = File::options().write(true).open(other.path("f")).unwrap();
     changed.write_all_at(b"new", 4 * stride).unwrap();
@@ -77,7 +76,7 @@ fn who_reads_a_file_from_its_end_is_read_ahead_for() {
     };
     back(1..=3);
     let ahead = || (mounted.received() >= 4 * MIB).then_some(());
-    wait_for("bytes that nobody has asked for", Duration::from_secs(20), ahead);
+    wait_for("bytes that nobody has asked for", LIMIT, ahead);
     back(4..=size / length);
     let reads = mounted.answered(|name| name == "Read");
     // One for each block, and those before it was clear where he goes.

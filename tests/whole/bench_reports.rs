@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::stage::process::{Running, wait_for};
-use crate::stage::{LONGHAUL, Need};
+use crate::stage::process::{LIMIT, Running, wait_for};
+use crate::stage::{LONGHAUL, Need, Turn};
 
 fn series(scratch: &Path, words: &[&str]) -> Running {
     let mut command = Command::new(LONGHAUL);
@@ -27,9 +27,16 @@ fn left_in(scratch: &Path) -> Vec<String> {
     names.filter(|name| name.starts_with("longhaul-reports-")).collect()
 }
 
+/// Who keeps a network up goes soon after it has answered that it will.
+fn assert_nothing_left(pid: i32, scratch: &Path) {
+    wait_for("the end of the networks", LIMIT, || (networks_of(pid) == 0).then_some(()));
+    assert_eq!(left_in(scratch).len(), 0);
+}
+
 #[test]
 fn a_series_keeps_a_record_that_is_shown() {
     require!(Need::Root, Need::Emulator, Need::Iperf3);
+    let _turn = Turn::shared();
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let page = scratch.path().join("page.html");
     let words = ["--only", "kek-udp", "--only", "kek-tcp", "--html", page.to_str().unwrap()];
@@ -38,7 +45,7 @@ fn a_series_keeps_a_record_that_is_shown() {
     // Where the kernel lets nobody have 8 MiB, that is said.
     let ended = series.wait().expect(0).says(&["kek-tcp"]);
     assert!(ended.out.contains("ICEPP 2004") && ended.out.contains("479"), "{}", ended.out);
-    assert_eq!((networks_of(pid), left_in(scratch.path()).len()), (0, 0));
+    assert_nothing_left(pid, scratch.path());
     let record = scratch.path().join("record.json");
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
     assert_eq!(json["schema"], "longhaul-reports/1");
@@ -57,14 +64,15 @@ fn a_series_keeps_a_record_that_is_shown() {
 #[test]
 fn a_series_that_is_interrupted_leaves_nothing_behind() {
     require!(Need::Root, Need::Emulator);
+    let _turn = Turn::shared();
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let series = series(scratch.path(), &["--only", "cern-tcp"]);
     let pid = series.pid();
     let number = pid.as_raw();
-    wait_for("a network is up", crate::stage::process::LIMIT, || (networks_of(number) > 0).then_some(()));
+    wait_for("a network is up", LIMIT, || (networks_of(number) > 0).then_some(()));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     series.wait().expect(2).says(&["interrupted"]);
-    assert_eq!((networks_of(number), left_in(scratch.path()).len()), (0, 0));
+    assert_nothing_left(number, scratch.path());
     let unknown = Command::new(LONGHAUL).args(["bench", "reports", "--only", "nasa"]).output().unwrap();
     assert_eq!(unknown.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("usadafox-download"));

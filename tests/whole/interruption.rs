@@ -28,6 +28,8 @@ fn a_killed_copy_goes_on(way: Way, victim: Victim) {
     let mut server = stage.serve();
     let mut client = stage.start(&mut stage.copy(way, &["--json"], "big"));
     stage.wait_until_carried(way, before, FILE_BYTES * 6 / 10, &mut client);
+    // However long the next steps take: the copy is not over before them.
+    stage.set_link("--rate 40Mbit");
     let target = stage.target(way).join("big");
     assert!(!target.exists(), "nothing is seen under the name before all of it is there");
     let kept: Running = match victim {
@@ -44,6 +46,7 @@ fn a_killed_copy_goes_on(way: Way, victim: Victim) {
         }
     };
     assert!(!target.exists());
+    stage.set_link("--rate 1Gbit");
     let again = stage.run(&mut stage.copy(way, &["--json"], "big")).expect(0);
     assert_same_bytes(&stage.source(way).join("big"), &target);
     assert_no_leftovers(&stage.target(way));

@@ -4,24 +4,26 @@
 
 use std::process::Command;
 
-use crate::stage::process::{Ended, Running};
-use crate::stage::{LONGHAUL, Need};
+use crate::stage::process::{Ended, LIMIT, Running, wait_for};
+use crate::stage::{LONGHAUL, Need, Turn};
 
 /// A network namespace with a loopback interface, and a directory for words.
 struct Alone {
     holder: Running,
     // Goes last: it holds what the others have said.
     words: tempfile::TempDir,
+    _turn: Turn,
 }
 
 impl Alone {
     fn new() -> Self {
+        let turn = Turn::shared();
         let words = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut holder = Command::new("unshare");
         holder.args(["--net", "sh", "-c", "ip link set lo up && echo up >&2 && exec sleep 1000"]);
         let mut holder = Running::start(&mut holder, &words.path().join("holder"));
         holder.wait_to_say("up");
-        Self { holder, words }
+        Self { holder, words, _turn: turn }
     }
 
     fn start(&self, name: &str, command: &str) -> Running {
@@ -44,17 +46,21 @@ impl Alone {
     }
 
     fn wait_for_listener(&self, port: u16, server: &mut Running) {
-        let address = format!(":{port:04X} ");
-        let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{}/net/{table}", self.holder.pid()));
-        crate::stage::process::wait_for("a server at its port", crate::stage::process::LIMIT, || {
+        wait_for("a server at its port", LIMIT, || {
             assert!(!server.has_ended(), "the server has ended:\n{}", server.said());
-            let listens = |table: &String| {
-                // State LISTEN.
-                let text = std::fs::read_to_string(table).unwrap_or_default();
-                text.lines().any(|line| line.contains(&address) && line.contains(" 0A "))
-            };
-            tables.iter().any(listens).then_some(())
+            (self.sockets(port, "0A") > 0).then_some(())
         });
+    }
+
+    /// TCP sockets of this port in a state, by its number in include/net/tcp_states.h.
+    fn sockets(&self, port: u16, state: &str) -> usize {
+        let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{}/net/{table}", self.holder.pid()));
+        let lines = tables.map(|table| std::fs::read_to_string(table).unwrap_or_default()).concat();
+        let is_one = |line: &&str| {
+            let columns: Vec<_> = line.split_whitespace().collect();
+            columns.len() > 3 && columns[1].ends_with(&format!(":{port:04X}")) && columns[3] == state
+        };
+        lines.lines().filter(is_one).count()
     }
 
     fn run(&self, command: &str) -> Ended {
@@ -76,9 +82,9 @@ const TESTS: [(&str, u64); 10] = [
     ("-n 10M -w 64K -M 1000 -C reno -l 8K", 10 << 20),
     ("-t 1 -Z --fq-rate 40M", 2_000_000),
     ("-t 1 -Z -R", 1 << 20),
-    ("-t 1 -u -b 8M -l 1000", 500_000),
-    ("-t 1 -u -b 8M -l 64 -R", 500_000),
-    ("-t 1 -u -b 4M --bidir -P 2 -l 9000", 250_000),
+    ("-t 1 -u -b 8M -l 1000", 20_000),
+    ("-t 1 -u -b 8M -l 64 -R", 20_000),
+    ("-t 1 -u -b 4M --bidir -P 2 -l 9000", 20_000),
 ];
 
 /// What every record has, whoever made it.
@@ -117,12 +123,17 @@ fn check(words: &str, record: &serde_json::Value, least: u64) {
 fn tests_against_a_server_of_iperf3() {
     require!(Need::Root, Need::Iperf3);
     let alone = Alone::new();
-    let _server = alone.server("server", "iperf3 --server");
+    // One for each test: between two it does not listen for a moment.
+    let test = |words: &str| {
+        let server = alone.server("server", "iperf3 --server --one-off");
+        let ended = alone.run(&format!("{LONGHAUL} probe --iperf3 127.0.0.1 {words}")).expect(0);
+        server.wait();
+        ended
+    };
     for (words, least) in TESTS {
-        let ended = alone.run(&format!("{LONGHAUL} probe --iperf3 127.0.0.1 {words} --json")).expect(0);
-        check(words, &record(&ended), least);
+        check(words, &record(&test(&format!("{words} --json"))), least);
     }
-    let ended = alone.run(&format!("{LONGHAUL} probe --iperf3 127.0.0.1 -t 1")).expect(0);
+    let ended = test("-t 1");
     assert!(ended.out.contains("Retr  Cwnd") && ended.out.contains("receiver\n"), "{}", ended.out);
     let _server = alone.server_at(5202, "server-6", "iperf3 --server --version6 --port 5202");
     alone.run(&format!("{LONGHAUL} probe --iperf3 ::1 -6 -p 5202 -t 1")).expect(0);
@@ -132,8 +143,8 @@ fn tests_against_a_server_of_iperf3() {
 fn tests_of_a_client_of_iperf3() {
     require!(Need::Root, Need::Iperf3);
     let alone = Alone::new();
-    let server = alone.server("server", &format!("{LONGHAUL} probe --iperf3 --listen"));
-    assert!(server.said().contains("knows no keys"), "{}", server.said());
+    let mut server = alone.server("server", &format!("{LONGHAUL} probe --iperf3 --listen"));
+    server.wait_to_say("knows no keys");
     for (words, least) in TESTS {
         let ended = alone.run(&format!("iperf3 --client 127.0.0.1 {words} --json")).expect(0);
         check(words, &record(&ended), least);
@@ -181,8 +192,10 @@ fn a_server_bounds_what_strangers_may_do() {
     assert!(refused.code != Some(0), "{}{}", refused.out, refused.err);
     alone.run("iperf3 --client 127.0.0.1 -u -b 10M -t 1").expect(0);
     // A second client is told that the server is busy.
-    let first = alone.start("first", "iperf3 --client 127.0.0.1 -t 4");
-    crate::stage::process::wait_for("a test under way", crate::stage::process::LIMIT, || {
+    let first = alone.start("first", "iperf3 --client 127.0.0.1 -t 10");
+    // It has its stream when it has been let in.
+    wait_for("a test under way", LIMIT, || (alone.sockets(5201, "01") >= 2).then_some(()));
+    wait_for("a client that is told", LIMIT, || {
         let ended = alone.run(&format!("{LONGHAUL} probe --iperf3 127.0.0.1 -t 1"));
         ended.err.contains("busy with another test").then_some(())
     });

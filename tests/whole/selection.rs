@@ -358,7 +358,7 @@ fn quiet_is_silent_until_something_is_wrong() {
     let _server = stage.serve();
     write(&stage.path("near/f"), "1234");
     push(&stage, &[], "f", "first use").expect(0);
-    let ended = push(&stage, &["-q"], "f", "").expect(0);
+    let ended = push(&stage, &["-q", "--tcp"], "f", "").expect(0);
     assert_eq!((ended.out.as_str(), ended.err.as_str()), ("", ""));
     push(&stage, &["-q"], "missing", "").expect(1).says(&["missing: no such file"]);
 }

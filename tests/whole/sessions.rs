@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use longhaul_files::{FilesClient, Remote};
 use longhaul_transport::Session;
@@ -63,19 +64,27 @@ fn use_two_processors() {
     sched_setaffinity(this_thread, &two).unwrap();
 }
 
-async fn mount(address: SocketAddr, identity: Identity, trust: HostTrust) -> (Session, Remote) {
+async fn mount(address: SocketAddr, identity: Identity, host_key: PublicKey) -> (Session, Remote) {
     let client = FilesClient::new(16 << 20, None);
     let lanes = LaneSettings { lanes: Some(1), ..LaneSettings::default() };
-    let options = ConnectOptions {
+    let options = || ConnectOptions {
         host: "here".to_owned(),
         addresses: vec![address],
-        identity,
-        trust,
+        identity: identity.clone(),
+        trust: HostTrust::Pinned(host_key),
         service: "files",
         control: ControlChoice::Auto,
         lanes,
     };
-    let session = connect(options, client.clone()).await.unwrap();
+    // A machine that stands still for longer than a connection may take is not what is tested.
+    let begun = Instant::now();
+    let session = loop {
+        match connect(options(), client.clone()).await {
+            Ok(session) => break session,
+            Err(error) => assert!(begun.elapsed() < LIMIT, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
     let remote = Remote::attach(session.clone(), client, b"data", None).await.unwrap();
     (session, remote)
 }
@@ -133,9 +142,8 @@ fn a_thousand_mounts_of_one_server_take_a_bounded_part_of_its_memory() {
                 mounts.push(beginning.join_next().await.unwrap().unwrap());
             }
             let identity = keys[number / SESSIONS_PER_KEY_MAX].clone();
-            let trust = HostTrust::Pinned(host_key);
             beginning.spawn(async move {
-                let mounted = mount(address, identity, trust).await;
+                let mounted = mount(address, identity, host_key).await;
                 use_files(&mounted.1).await;
                 mounted
             });

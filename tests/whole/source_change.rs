@@ -18,7 +18,10 @@ fn a_changing_source(way: Way, change: fn(&Path)) {
     let before = stage.carried(way);
     let mut copy = stage.start(&mut stage.copy(way, &["--json"], "big"));
     stage.wait_until_carried(way, before, FILE_BYTES / 4, &mut copy);
+    // However long this takes: the copy is not over before it.
+    stage.set_link("--rate 40Mbit");
     change(&source);
+    stage.set_link("--rate 500Mbit");
     let ended = copy.wait().expect(1).says(&["big: it has changed while it was copied; run the copy again"]);
     assert_eq!(ended.json()["files"], 0, "{}", ended.out);
     assert_eq!(std::fs::read(&target).unwrap(), b"what was there before");

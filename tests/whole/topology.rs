@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::stage::process::{LIMIT, assert_rtt, wait_for};
-use crate::stage::{LONGHAUL, Need};
+use crate::stage::{LONGHAUL, Need, Turn};
 
 /// Two hosts behind a router each, and two ways between these; traffic of low priority has a link of its own.
 const SITE: &str = r#"
@@ -49,6 +49,7 @@ const SITE: &str = r#"
 struct Lab {
     name: String,
     scratch: tempfile::TempDir,
+    _turn: Turn,
 }
 
 fn words_of(output: &Output) -> String {
@@ -60,6 +61,7 @@ impl Lab {
         let lab = Self {
             name: format!("test-{name}-{}", std::process::id()),
             scratch: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
+            _turn: Turn::shared(),
         };
         std::fs::write(lab.file("site.toml"), site).unwrap();
         let site = lab.file("site.toml");
@@ -175,13 +177,14 @@ fn a_trace_that_begins_with_silence_is_reported() {
 fn a_link_that_is_changed_under_traffic_loses_nothing() {
     require!(Need::Emulator, Need::Ping);
     let lab = Lab::up("changed", SITE, &[]);
+    // After its last packet ping waits for twice the longest round trip only: a long one gives a busy machine time.
+    assert_eq!(lab.emulate(&["set", &lab.name, "--link", "wan", "--rtt", "500ms"]).0, Some(0));
     let mut ping = Command::new(LONGHAUL);
     ping.args([
         "emulate", "exec", &lab.name, "alice", "--", "ping", "-q", "-i", "0.005", "-c", "400", "-W", "3",
     ]);
     let ping = ping.arg("bob").stdout(std::process::Stdio::piped()).spawn().unwrap();
     for round in 0..12 {
-        // After its last packet ping waits for twice the longest round trip only: a long one gives a busy machine time.
         let change = match round % 4 {
             0 => ["--rtt", "10ms", "--aqm", "fq_codel"],
             1 => ["--rate", "20Mbit", "--jitter", "3ms:normal"],
@@ -239,11 +242,11 @@ fn what_passes_a_link_is_recorded_and_drawn() {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (capture, graph) = (scratch.path().join("all.pcapng"), scratch.path().join("traffic.svg"));
     let mut run = Command::new(LONGHAUL);
-    // After its last packet ping waits for twice the longest round trip only: this one gives a busy machine time.
-    run.args(["emulate", "run", "--rtt", "500ms", "--loss", "30%,0%", "--seed", "3"]);
+    // While nothing has come back ping waits as long as it is told; then for twice the longest round trip only.
+    run.args(["emulate", "run", "--rtt", "2s", "--loss", "30%,0%", "--seed", "3"]);
     run.arg("--capture").arg(&capture).arg("--graph").arg(&graph);
     let output =
-        run.args(["--", "ping", "-4", "-q", "-i", "0.01", "-c", "100", "-W", "1", "far"]).output().unwrap();
+        run.args(["--", "ping", "-4", "-q", "-i", "0.01", "-c", "100", "-W", "10", "far"]).output().unwrap();
     let said = words_of(&output);
     let received: usize = said
         .split("transmitted, ")

@@ -255,7 +255,7 @@ fn nobody_else_waits_for_syncs() {
         })
         .collect();
     let mut strace = Command::new("strace");
-    let inject = "inject=fsync,fdatasync:delay_enter=20s";
+    let inject = "inject=fsync,fdatasync:delay_enter=200s";
     strace.args(["-f", "-o"]).arg(stage.path("syncs")).args(["-e", "trace=fsync,fdatasync"]);
     let mut strace = stage.start(strace.args(["-e", inject, "-p"]).arg(server.pid().to_string()));
     strace.wait_to_say("attached");
@@ -264,12 +264,12 @@ fn nobody_else_waits_for_syncs() {
             scope.spawn(|| file.sync_all().unwrap());
         }
         let begun = || fs::read_to_string(stage.path("syncs")).unwrap().matches("sync(").count();
-        wait_for("syncs at the server", Duration::from_secs(20), || (begun() > 0).then_some(()));
+        wait_for("syncs at the server", LIMIT, || (begun() > 0).then_some(()));
         let begun = Instant::now();
         for number in 0..50 {
             assert_eq!(fs::read(mounted.path(&format!("other{number}"))).unwrap(), b"words");
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?} for 50 small files", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(100), "{:?} for 50 small files", begun.elapsed());
         drop(strace.stop());
     });
 }

@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn what_a_command_used_is_known_when_it_has_ended() {
         let mut shell = Command::new("sh");
-        shell.args(["-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"]);
+        shell.args(["-c", "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"]);
         let mut run = Limited::start(&mut shell, Words::Kept(Path::new("/dev/null"))).unwrap();
         let ended = run.wait(Duration::from_secs(60)).unwrap();
         let usage = ended.usage.unwrap();

@@ -14,7 +14,7 @@ use crate::tls::server_config;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// How long a session has to be without lanes here: longer than a slow machine takes to open one.
-const LANELESS: Duration = Duration::from_secs(5);
+const LANELESS: Duration = Duration::from_secs(10);
 
 impl Handler for Everything {
     fn request(
