@@ -21,11 +21,12 @@ pub(crate) struct Plot {
     title: Option<String>,
 }
 
-/// Print the table of kept results, and draw their plots again with --plots
+/// Print the table of kept results, and draw their plots again with --plots; of several records of file I/O, a line for each link
 #[derive(Debug, Args)]
 pub(crate) struct Table {
-    /// A results.json
-    results: PathBuf,
+    /// A results.json, or several of `bench io`
+    #[arg(required = true, value_name = "RESULTS")]
+    results: Vec<PathBuf>,
     /// Draw the plots again, into this directory
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
@@ -43,8 +44,12 @@ impl Plot {
 
 impl Table {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let text = read(&self.results)?;
-        let context = || format!("cannot read {}", self.results.display());
+        let [results] = &self.results[..] else {
+            print_out(&longhaul_report::io::overview(&io_records(&self.results)?, longhaul_report::record::OURS))?;
+            return Ok(ExitCode::SUCCESS);
+        };
+        let text = read(results)?;
+        let context = || format!("cannot read {}", results.display());
         if schema_of(&text).with_context(context)? == longhaul_report::targets::SCHEMA {
             let mut targets = Targets::from_json(&text).with_context(context)?;
             targets.cases.iter_mut().for_each(longhaul_report::targets::Case::derive);
@@ -70,6 +75,17 @@ impl Table {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Each under the name of its directory.
+fn io_records(files: &[PathBuf]) -> anyhow::Result<Vec<(String, Io)>> {
+    let named = |file: &PathBuf| {
+        let record =
+            Io::from_json(&read(file)?).with_context(|| format!("cannot read {}", file.display()))?;
+        let directory = file.parent().and_then(Path::file_name).unwrap_or(file.as_os_str());
+        Ok((directory.to_string_lossy().into_owned(), record))
+    };
+    files.iter().map(named).collect()
 }
 
 /// Draws a trace into a file.

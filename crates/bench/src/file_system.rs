@@ -41,7 +41,7 @@ impl FileSystem {
             Self::Rclone => "rclone mount",
             Self::Gluster => "GlusterFS",
             Self::Nfs => "NFSv4.2",
-            Self::Local => "local disk",
+            Self::Local => longhaul_report::io::LOCAL,
         }
     }
 

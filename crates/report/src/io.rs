@@ -16,6 +16,9 @@ use crate::table::{machine, markdown, significant};
 /// Name and version of the schema, first in every record.
 pub const SCHEMA: &str = "longhaul-io/1";
 
+/// The name of the server's own disk, without a link, among systems.
+pub const LOCAL: &str = "local disk";
+
 /// What is done to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -163,6 +166,41 @@ impl Io {
     }
 }
 
+/// A line for each link of each record, oldest first by their names: how fast `subject` is by pattern, the lowest and the highest mean
+/// of its lengths in Mbit/s, and at how many of them it is ahead of every rival's mean.
+#[must_use]
+pub fn overview(records: &[(String, Io)], subject: &str) -> String {
+    let mut head = vec!["record", "CPU", "program", "link", "file", "rivals", "rounds", "doubted"];
+    let patterns = Pattern::ALL.map(|pattern| pattern.to_string());
+    head.extend(patterns.iter().map(String::as_str));
+    let rows: Vec<Vec<String>> = records
+        .iter()
+        .flat_map(|(name, record)| record.places.iter().map(move |place| (name, &record.environment, place)))
+        .map(|(name, environment, place)| {
+            let lengths = place.lengths().len();
+            let rivals: Vec<&str> = place.rivals(subject).collect();
+            let doubted = place.verdicts.iter().filter(|verdict| !verdict.trusted).count();
+            let mut row = vec![
+                name.clone(),
+                environment.cpu.clone(),
+                environment.program.revision.chars().take(7).collect(),
+                place.name.clone(),
+                format!(
+                    "{}, {lengths} length{}",
+                    in_words(place.file_bytes),
+                    if lengths == 1 { "" } else { "s" }
+                ),
+                if rivals.is_empty() { "-".to_owned() } else { rivals.join(", ") },
+                place.runs.iter().map(|run| run.round).max().unwrap_or(0).to_string(),
+                format!("{doubted} of {}", place.verdicts.len()),
+            ];
+            row.extend(Pattern::ALL.map(|pattern| place.standing(subject, pattern)));
+            row
+        })
+        .collect();
+    markdown(&head, &rows)
+}
+
 const LEGEND: &str = "\nMbit/s of files' bytes, from the first call to the return of the last, and of close(2) where it \
     wrote: the mean of the rounds, and each round. `~`: ended at the limit. \"2005\": the means that JAXA RR-05-004 gives for SRFS and NFS, over a \
     link of 4 ms those of its path through a VPN, else of its direct path (1 Gbit/s x 3.3 ms).\n";
@@ -221,6 +259,35 @@ impl Place {
     pub fn mean(&self, system: &str, pattern: Pattern, length: u64) -> Option<f64> {
         let rates: Option<Vec<f64>> = self.runs_of(system, pattern, length).map(Run::mbps).collect();
         rates.filter(|rates| !rates.is_empty()).map(|rates| rates.iter().sum::<f64>() / rates.len() as f64)
+    }
+
+    /// All that took part but `subject`, and but a disk without a link, which is a ceiling.
+    fn rivals<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = &'a str> {
+        let names = self.systems.iter().map(|system| system.name.as_str());
+        names.filter(move |name| *name != subject && *name != LOCAL)
+    }
+
+    /// `904 to 932, ahead at 8 of 8`.
+    fn standing(&self, subject: &str, pattern: Pattern) -> String {
+        let (mut means, mut ahead, mut compared) = (Vec::new(), 0, 0);
+        for length in self.lengths() {
+            let Some(mean) = self.mean(subject, pattern, length) else { continue };
+            means.push(mean);
+            let rivals: Vec<f64> =
+                self.rivals(subject).filter_map(|rival| self.mean(rival, pattern, length)).collect();
+            compared += usize::from(!rivals.is_empty());
+            ahead += usize::from(!rivals.is_empty() && rivals.iter().all(|rival| mean > *rival));
+        }
+        let Some(least) = means.iter().copied().reduce(f64::min) else { return "-".to_owned() };
+        let most = means.iter().copied().fold(least, f64::max);
+        let mut text = significant(least);
+        if most > least {
+            let _ = write!(text, " to {}", significant(most));
+        }
+        if compared > 0 {
+            let _ = write!(text, ", ahead at {ahead} of {compared}");
+        }
+        text
     }
 
     /// A table for each pattern, and what there is to say.
@@ -371,6 +438,22 @@ mod tests {
             runs,
             verdicts: Vec::new(),
         }
+    }
+
+    #[test]
+    fn an_overview_says_where_one_is_ahead_of_all() {
+        let mut place = place(vec![run("one", 1, 1.0), run("one", 2, 2.0), run("other", 1, 8.0)]);
+        let longer = |system: &str, seconds| Run { length: 1 << 20, ..run(system, 1, seconds) };
+        place.runs.extend([longer("one", 4.0), longer("other", 2.0)]);
+        // A ceiling is no rival.
+        place.systems.push(System { name: LOCAL.to_owned(), encrypted: None, command: vec![] });
+        place.runs.push(run(LOCAL, 1, 0.1));
+        let mut io = Io::new("test", Environment::default());
+        io.places.push(place);
+        let text = overview(&[("then".to_owned(), io)], "one");
+        let line = text.lines().last().unwrap();
+        assert!(line.contains(" other |") && line.contains("200 to 600, ahead at 1 of 2"), "{text}");
+        assert_eq!(line.matches(" - |").count(), 3, "what was not measured: {text}");
     }
 
     #[test]
