@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -233,7 +233,7 @@ impl<'a> Walled<'a> {
 fn a_change_that_a_server_made_before_it_died_is_not_made_again() {
     require!(Need::Emulator, Need::Root, Need::Fuse, Need::Iptables);
     let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
-    for name in ["removed", "cut", "log", "one", "other"] {
+    for name in ["removed", "cut", "log", "synced", "one", "other"] {
         fs::write(stage.path("far").join(name), name).unwrap();
     }
     let walled = Walled::new(&stage);
@@ -254,6 +254,13 @@ fn a_change_that_a_server_made_before_it_died_is_not_made_again() {
     let others = || File::options().append(true).open(far("log")).unwrap().write_all(b" theirs").unwrap();
     walled.killed("OUTPUT", append, || text("log") == "log mine", others).unwrap();
     assert_eq!(text("log"), "log mine theirs");
+
+    // Bytes at a place: what another has written over them since stays.
+    let synced = File::options().write(true).custom_flags(libc::O_SYNC).open(here("synced")).unwrap();
+    synced.write_all_at(b"s", 0).unwrap();
+    let write = || synced.write_all_at(b"mine", 0);
+    walled.killed("OUTPUT", write, || text("synced").starts_with("mine"), || theirs("synced")).unwrap();
+    assert_eq!(text("synced"), "theirs");
 
     let exchange =
         || renameat2(AT_FDCWD, &here("one"), AT_FDCWD, &here("other"), RenameFlags::RENAME_EXCHANGE);

@@ -45,7 +45,10 @@ impl Plot {
 impl Table {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let [results] = &self.results[..] else {
-            print_out(&longhaul_report::io::overview(&io_records(&self.results)?, longhaul_report::record::OURS))?;
+            print_out(&longhaul_report::io::overview(
+                &io_records(&self.results)?,
+                longhaul_report::record::OURS,
+            ))?;
             return Ok(ExitCode::SUCCESS);
         };
         let text = read(results)?;

@@ -88,7 +88,7 @@ pub(crate) struct Order {
     pub(crate) after: u32,
 }
 
-/// By what a server knows a change that it is asked for once more: see [`Ask::is_once`].
+/// By what a server knows a change that it is asked for once more: see [`Ask::changes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot {
     /// No other change of the client's that is under way has the same.
@@ -216,7 +216,7 @@ operations! {
 }
 
 impl Ask {
-    /// To carry it out once more later may undo what others have done in between.
+    /// To carry it out once more later may undo what others have done in between: it has a [`Slot`].
     pub(crate) fn changes(&self) -> bool {
         match self {
             Self::Open(ask) => OFlags::from_bits_retain(ask.flags).contains(OFlags::TRUNC),
@@ -232,14 +232,6 @@ impl Ask {
             | Self::Allocate(_)
             | Self::CopyRange(_) => true,
             _ => false,
-        }
-    }
-
-    /// To carry it out twice is not the same as to carry it out once: such a change has a [`Slot`].
-    pub(crate) fn is_once(&self) -> bool {
-        match self {
-            Self::Write(ask) => ask.appends,
-            ask => ask.changes(),
         }
     }
 

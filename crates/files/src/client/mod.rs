@@ -418,7 +418,7 @@ impl Remote {
     ) -> Option<Answer<O::Outcome>> {
         let changes = ask.changes();
         // What comes after others does so in each session: they may be carried out again.
-        let taken = (ask.is_once() && ahead.is_none()).then(|| self.inner.slots.take()).flatten();
+        let taken = (changes && ahead.is_none()).then(|| self.inner.slots.take()).flatten();
         let mut slot = taken.as_ref().map_or_else(Slot::default, TakenSlot::slot);
         let boot = taken.as_ref().map(|_| lock(&self.inner.boot).clone());
         let mut after = 0;

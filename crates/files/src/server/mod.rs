@@ -421,7 +421,7 @@ fn step(mounted: &Mounted, ask: &Ask, slot: Slot, held: Option<UnderWay>) -> Ste
             let files = if is_first { mounted.looked_at(ask) } else { Vec::new() };
             return match mounted.coherence.access(mounted.client, &files) {
                 Some(access) => Step::Again(UnderWay { change: Arc::new(access), files }),
-                None if ask.is_once() => carry_out_once(mounted, ask, slot, None),
+                None if ask.changes() => carry_out_once(mounted, ask, slot, None),
                 None => carry_out(mounted, ask, None),
             };
         }
