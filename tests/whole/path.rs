@@ -36,13 +36,24 @@ fn a_path_is_measured_and_judged() {
     require!(Need::Emulator);
     let stage = Stage::alone("--rtt 20ms --rate 20Mbit");
     let _server = stage.serve();
-    let ended = probe(&stage, "client", "--quick --controls reno --pacing 50 --json").expect(0);
+    let measured = || {
+        let ended = probe(&stage, "client", "--quick --controls reno --pacing 50 --json").expect(0);
+        (Path::from_json(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out)), ended)
+    };
+    // Where a busy machine itself bounds what is sent, nothing is known of the path.
+    let is_known = |record: &Path| path::Way::BOTH.iter().all(|&way| record.capacity(way).is_some());
+    let (mut record, mut ended) = measured();
+    for _ in 0..4 {
+        if is_known(&record) {
+            break;
+        }
+        (record, ended) = measured();
+    }
     assert!(
         ended.err.contains("round-trip time") && ended.err.contains("UDP from the server"),
         "{}",
         ended.err
     );
-    let record = Path::from_json(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out));
     let rtt = record.rtt.unwrap();
     assert!(rtt.back > 0 && rtt.min_ms >= 19.9 && rtt.min_ms < 200.0, "{rtt:?}");
     assert_eq!(record.mtu.iter().map(|mtu| mtu.bytes).collect::<Vec<_>>(), [Some(1500); 2]);
