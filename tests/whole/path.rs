@@ -59,7 +59,7 @@ fn a_path_is_measured_and_judged() {
     assert_eq!(record.mtu.iter().map(|mtu| mtu.bytes).collect::<Vec<_>>(), [Some(1500); 2]);
     for way in path::Way::BOTH {
         let capacity = record.capacity(way).unwrap_or_else(|| panic!("{way}: {record:#?}"));
-        assert!((2.0..23.0).contains(&capacity), "{way}: {capacity}");
+        assert!((8.0..23.0).contains(&capacity), "{way}: {capacity}");
         let tcp = record.tcp.iter().filter(|tcp| tcp.way == way).map(|tcp| tcp.mbps).fold(0.0, f64::max);
         assert!((1.0..25.0).contains(&tcp), "{way}: {tcp}");
         assert!(record.verdicts.iter().any(|verdict| verdict.way == way && !verdict.evidence.is_empty()));
@@ -67,7 +67,7 @@ fn a_path_is_measured_and_judged() {
         let reno = record.controlled.iter().filter(|controlled| controlled.tcp.way == way);
         assert_eq!(reno.map(|reno| reno.tcp.streams).collect::<Vec<_>>(), [1, 8]);
         let paced = record.paced.iter().find(|paced| paced.tcp.way == way).unwrap();
-        assert!((0.05..1.1).contains(&(paced.tcp.mbps / paced.rate_mbps)), "{way}: {paced:?}");
+        assert!((0.3..1.1).contains(&(paced.tcp.mbps / paced.rate_mbps)), "{way}: {paced:?}");
     }
     let kept = Kept::read(ended.out.as_bytes()).unwrap();
     assert!(kept.markdown("p").contains("UDP to the server") && !kept.series().is_empty());
@@ -93,7 +93,7 @@ fn single_tests_have_the_letters_of_iperf3() {
         let record = probe(&stage, "client", &format!("{words} --json")).expect(0);
         let record = json(&record);
         let (packets, lost) = (record["packets"].as_u64().unwrap(), record["lost"].as_u64().unwrap());
-        assert!(packets > 0 && lost < packets, "{words}: {record}");
+        assert!(packets > 100 && lost < packets, "{words}: {record}");
     }
     let ended = probe(&stage, "client", "-u -b 1M -t 1").expect(0);
     assert!(ended.out.contains("packets: ") && ended.out.contains("Processors: here"), "{}", ended.out);
@@ -146,9 +146,9 @@ fn both_ways_at_once_have_a_record_of_each() {
     assert_eq!(ended.out.matches("Processors: here").count(), 1, "{}", ended.out);
 }
 
-/// One follows the other, and there are no more than there should be: a machine that is busy may have missed some.
+/// One follows the other, and there are as many as there should be: a machine that is busy may have missed one.
 fn assert_whole(intervals: &[serde_json::Value], expected: usize) {
-    assert!((2..=expected).contains(&intervals.len()), "{intervals:#?}");
+    assert!((expected - 1..=expected).contains(&intervals.len()), "{intervals:#?}");
     let mut end = 0.0;
     for interval in intervals {
         assert_eq!(interval["start"].as_f64(), Some(end), "{intervals:#?}");

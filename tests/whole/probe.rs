@@ -10,7 +10,7 @@ use crate::stage::{LONGHAUL, Need, Turn};
 /// A network namespace with a loopback interface, and a directory for words.
 struct Alone {
     holder: Running,
-    // Goes last: it holds what the others have said.
+    // After the others: it holds what they have said.
     words: tempfile::TempDir,
     _turn: Turn,
 }
@@ -82,9 +82,9 @@ const TESTS: [(&str, u64); 10] = [
     ("-n 10M -w 64K -M 1000 -C reno -l 8K", 10 << 20),
     ("-t 1 -Z --fq-rate 40M", 2_000_000),
     ("-t 1 -Z -R", 1 << 20),
-    ("-t 1 -u -b 8M -l 1000", 20_000),
-    ("-t 1 -u -b 8M -l 64 -R", 20_000),
-    ("-t 1 -u -b 4M --bidir -P 2 -l 9000", 20_000),
+    ("-t 1 -u -b 8M -l 1000", 500_000),
+    ("-t 1 -u -b 8M -l 64 -R", 500_000),
+    ("-t 1 -u -b 4M --bidir -P 2 -l 9000", 250_000),
 ];
 
 /// What every record has, whoever made it.

@@ -166,7 +166,7 @@ impl Io {
     }
 }
 
-/// A line for each link of each record, oldest first by their names: how fast `subject` is by pattern, the lowest and the highest mean
+/// A line for each link of each record, in the order in which they are given: how fast `subject` is by pattern, the lowest and the highest mean
 /// of its lengths in Mbit/s, and at how many of them it is ahead of every rival's mean.
 #[must_use]
 pub fn overview(records: &[(String, Io)], subject: &str) -> String {
