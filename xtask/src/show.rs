@@ -144,4 +144,22 @@ mod tests {
             r#"["target/release/longhaul", "/longhaul-data/x", "--to=x", "host:x", "/me/longhaul/x", "root://h:1094/x"]"#
         );
     }
+
+    #[test]
+    fn the_table_of_kept_records_is_of_all_of_them() {
+        let kept = crate::workspace().join("benches/results");
+        let directories = fs::read_dir(&kept).unwrap().map(|entry| entry.unwrap().path());
+        let is_io =
+            |path: &PathBuf| path.is_dir() && path.file_name().unwrap().to_string_lossy().starts_with("io-");
+        let mut records: Vec<PathBuf> =
+            directories.filter(is_io).map(|directory| directory.join("results.json")).collect();
+        records.sort_unstable();
+        let table =
+            longhaul_report::io::overview(&io_records(&records).unwrap(), longhaul_report::record::OURS);
+        let shown = read(&kept.join("io.md")).unwrap();
+        assert!(
+            shown.ends_with(&table),
+            "cargo xtask table benches/results/io-*/results.json says otherwise than io.md"
+        );
+    }
 }
