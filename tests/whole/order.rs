@@ -157,6 +157,13 @@ impl Bytes {
         *file = Some(opened);
         Ok(acted)
     }
+
+    fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        self.with(|file| {
+            file.write_all_at(bytes, self.at)?;
+            if self.syncs { file.sync_data() } else { Ok(()) }
+        })
+    }
 }
 
 fn value_at(file: &File, at: u64) -> io::Result<u64> {
@@ -171,10 +178,27 @@ impl Register for Bytes {
     }
 
     fn write(&self, value: u64) -> io::Result<()> {
-        self.with(|file| {
-            file.write_all_at(&value.to_le_bytes(), self.at)?;
-            if self.syncs { file.sync_data() } else { Ok(()) }
-        })
+        self.write_bytes(&value.to_le_bytes())
+    }
+}
+
+/// A value that is there many times, so that it travels over the lanes, in pieces: a reader looks at one of them.
+struct Long {
+    bytes: Bytes,
+    /// Which is looked at.
+    at: u64,
+}
+
+/// Times a [`Long`] value is there.
+const TIMES: usize = 40_000;
+
+impl Register for Long {
+    fn read(&self) -> io::Result<u64> {
+        self.bytes.with(|file| value_at(file, self.bytes.at + self.at))
+    }
+
+    fn write(&self, value: u64) -> io::Result<()> {
+        self.bytes.write_bytes(&value.to_le_bytes().repeat(TIMES))
     }
 }
 
@@ -403,6 +427,7 @@ fn fill(stage: &Stage) {
     let played = stage.path("far/played");
     fs::create_dir(&played).unwrap();
     fs::write(played.join("bytes"), vec![0; 4 << 20]).unwrap();
+    fs::write(played.join("long"), vec![0; 2 << 20]).unwrap();
     fs::write(played.join("reopened"), vec![0; 2 << 20]).unwrap();
     fs::write(played.join("alone"), vec![0; 6000]).unwrap();
     fs::write(played.join("mapped"), vec![0; 8192]).unwrap();
@@ -446,6 +471,10 @@ impl Players {
         Bytes::new(self.paths[mount].join(name), (writes, self.shaken.is_some()), at)
     }
 
+    fn long(&self, mount: usize, writes: bool, begin: u64, at: u64) -> Box<dyn Register> {
+        Box::new(Long { bytes: self.bytes("long", mount, writes, begin), at })
+    }
+
     fn registers(&self) -> Vec<(&'static str, Vec<User>)> {
         let path = |mount: usize, name: &str| self.paths[mount].join(name);
         // Somebody writes, somebody beside him reads, and somebody elsewhere now and then.
@@ -460,6 +489,11 @@ impl Players {
             (
                 "bytes across blocks",
                 self.two_each(|m, writes| Box::new(self.bytes("bytes", m, writes, (1 << 20) - 4))),
+            ),
+            ("the beginning of a long write", self.two_each(|m, writes| self.long(m, writes, 0, 0))),
+            (
+                "the end of a long write",
+                self.two_each(|m, writes| self.long(m, writes, 1 << 20, TIMES as u64 * 8 - 8)),
             ),
             (
                 "bytes of a file opened each time",

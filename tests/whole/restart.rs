@@ -189,6 +189,14 @@ impl<'a> Walled<'a> {
         fs::read_to_string(self.far(name)).unwrap()
     }
 
+    /// The clients' ports of the server's TCP connections.
+    fn connections(&self) -> Vec<String> {
+        let there =
+            self.stage.run(self.stage.on(Host::Far, "ss").args(["-Htn", "state", "established"])).expect(0);
+        let port = |line: &str| Some(line.split_whitespace().nth(3)?.rsplit(':').next()?.to_owned());
+        there.out.lines().filter_map(port).collect()
+    }
+
     /// Has a program begin something until it waits for the server and `is_so`; then the server is killed, `others` do something there, and it
     /// is started again.
     fn killed<T: Send>(
@@ -221,8 +229,14 @@ impl<'a> Walled<'a> {
             let waits = || fs::read_to_string(&place).unwrap() == "request_wait_answer";
             wait_for("a request", SOON, || (waits() && is_so()).then_some(()));
             assert!(!operation.is_finished());
+            let connections = self.connections();
             self.server.kill(1.0);
             others();
+            // The kernel would still send what the dead had written.
+            for port in connections {
+                let arguments = ["-I", "OUTPUT", "-p", "tcp", "--dport", &port, "-j", "DROP"];
+                self.stage.run(self.stage.on(Host::Far, "iptables").args(arguments)).expect(0);
+            }
             wall("-D");
             operation.join().unwrap()
         })
@@ -233,7 +247,7 @@ impl<'a> Walled<'a> {
 fn a_change_that_a_server_made_before_it_died_is_not_made_again() {
     require!(Need::Emulator, Need::Root, Need::Fuse, Need::Iptables);
     let stage = Stage::shared("--rtt 5ms --rate 1Gbit");
-    for name in ["removed", "cut", "log", "synced", "one", "other"] {
+    for name in ["removed", "cut", "log", "synced", "long", "one", "other"] {
         fs::write(stage.path("far").join(name), name).unwrap();
     }
     let walled = Walled::new(&stage);
@@ -261,6 +275,13 @@ fn a_change_that_a_server_made_before_it_died_is_not_made_again() {
     let write = || synced.write_all_at(b"mine", 0);
     walled.killed("OUTPUT", write, || text("synced").starts_with("mine"), || theirs("synced")).unwrap();
     assert_eq!(text("synced"), "theirs");
+
+    // So many that they go over the lanes.
+    let long = File::options().write(true).custom_flags(libc::O_SYNC).open(here("long")).unwrap();
+    long.write_all_at(&vec![b'l'; 1 << 20], 0).unwrap();
+    let (mine, is_mine) = ([b'm'; 100_000], || text("long").starts_with(&"m".repeat(100_000)));
+    walled.killed("OUTPUT", || long.write_all_at(&mine, 0), is_mine, || theirs("long")).unwrap();
+    assert!(text("long") == "theirs", "{} bytes", text("long").len());
 
     let exchange =
         || renameat2(AT_FDCWD, &here("one"), AT_FDCWD, &here("other"), RenameFlags::RENAME_EXCHANGE);

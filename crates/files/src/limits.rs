@@ -102,6 +102,13 @@ pub const SLOTS_MAX: u32 = longhaul_transport::limits::CONTROL_STREAMS_MAX;
 /// Records of those, of all mounts: 64 bytes of a file each, 16 MiB, and as much memory.
 pub const REPLIES_KNOWN_MAX: u64 = 256 << 10;
 
+/// Such records of writes that travel in pieces, of all mounts: the rest is for other changes. A write has one when all of it is stored, until its
+/// client has been told and says so.
+pub const PIECES_KNOWN_MAX: usize = REPLIES_KNOWN_MAX as usize / 2;
+
+/// And of one mount: enough for 32 files that are written to at a time.
+pub const PIECES_OF_MOUNT_MAX: usize = 32 * WRITES_OPEN_MAX;
+
 /// Locks of programs that a client may have or wait for, some 100 bytes each.
 pub const LOCKS_MAX: usize = 16 << 10;
 

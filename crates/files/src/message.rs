@@ -123,6 +123,7 @@ impl Tells for Attr {}
 impl Tells for Acquired {}
 impl Tells for Mapped {}
 impl Tells for Attached {}
+impl Tells for Settled {}
 impl Tells for Content {}
 impl Tells for Opened {}
 impl Tells for Count {}
@@ -192,7 +193,7 @@ operations! {
     "12" Open -> Opened,
     "13" Read -> Content,
     "14" Write -> Written,
-    "15" Settle -> Nothing,
+    "15" Settle -> Settled,
     "16" Sync -> Nothing,
     "17" Close -> Nothing,
     "18" ReadDir -> Listing,

@@ -159,15 +159,15 @@ impl Transfers {
         Awaited { transfers: self, number, done }
     }
 
-    /// Notes what is to be sent as `object`; resolves when the server has stored it.
+    /// Notes that `left` bytes of what begins at `offset` in its file are to be sent as `object`; resolves when the server has stored them.
     pub(super) fn send(
         &self,
         object: u64,
         offset: u64,
         data: Bytes,
+        left: u64,
     ) -> oneshot::Receiver<Result<(), Broken>> {
         let (sender, done) = oneshot::channel();
-        let left = data.len() as u64;
         let outgoing = Outgoing { data, offset, left, given_up: false, done: Some(sender) };
         let incoming = lock(&self.incoming);
         if !incoming.over {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use longhaul_transport::Extent;
+use longhaul_transport::{Extent, Session};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit};
@@ -15,11 +15,12 @@ use super::behind::{Ahead, Arrived, Outcome, Part, Source, Taken};
 use super::cache::OwnChange;
 use super::open_files::{BLOCK, OpenFile, SET_ID};
 use super::transfers::Broken;
-use super::{Answer, Changing, Remote, lock, now};
+use super::{Answer, Changing, Remote, lock, now, resume};
 use crate::limits::{
     CONTENTION_PAUSE, INLINE_BYTES_MAX, PARTS_UNDER_WAY_MAX, TAILS_MAX, WRITE_BEHIND, WRITES_OPEN_MAX,
 };
-use crate::message::{Acquire, Order, Settle, Sync, Write, Written, object};
+use crate::message::{Acquire, Order, SESSION_OVER, Settle, Settled, Sync, Write, Written, object, write_of};
+use crate::ranges::RangeSet;
 
 /// What the client knows of an open file's writes over the lanes.
 #[derive(Debug, Default)]
@@ -484,25 +485,32 @@ impl Remote {
         data: Bytes,
         how: HowWritten,
     ) -> Result<(), Errno> {
+        // A number for each session: what is said of one is not taken for the other.
+        let (mut numbers, mut before): (Vec<UnderWay<'_>>, u64) = (Vec::new(), 0);
         loop {
-            let (session, number) = self.in_time(self.session(0)).await?.ok_or(Errno::IO)?;
-            let (under_way, settle) = {
-                let mut table = lock(&file.writes);
-                let number = table.next;
-                table.next = table.next.checked_add(1).ok_or(Errno::OVERFLOW)?;
-                table.under_way.insert(number);
-                let floor = table.under_way.first().copied().unwrap_or(number);
-                let settle = floor - table.floor >= SETTLE_AFTER;
-                if settle {
-                    table.floor = floor;
-                }
-                (UnderWay { writes: &file.writes, number }, settle.then_some(floor))
-            };
-            let length = data.len() as u64;
-            let object = object(far, under_way.number);
-            let done = self.inner.client.transfers.send(object, offset, data.clone());
-            session.lanes().push(Extent { object, offset, length, whole: false }).await;
-            if self.inner.present.borrow().number() != number {
+            let (session, session_number) = self.in_time(self.session(before)).await?.ok_or(Errno::IO)?;
+            if before > 0 && self.is_forfeited(before) {
+                return Err(Errno::IO);
+            }
+            before = session_number;
+            let mut missing = RangeSet::default();
+            missing.insert(offset, offset + data.len() as u64);
+            let is_known = self.in_time(take_stored(&session, far, &numbers, &mut missing)).await??;
+            if !is_known {
+                continue;
+            }
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let (number, settle) = next_number(&file.writes)?;
+            let object = object(far, number.number);
+            numbers.push(number);
+            let done = self.inner.client.transfers.send(object, offset, data.clone(), missing.bytes());
+            for (start, end) in missing.iter() {
+                let extent = Extent { object, offset: start, length: end - start, whole: false };
+                session.lanes().push(extent).await;
+            }
+            if self.inner.present.borrow().number() != session_number {
                 self.inner.client.transfers.forget(object); // it may have been noted too late to be ended with the session
             }
             if let Some(below) = settle {
@@ -510,23 +518,27 @@ impl Remote {
             }
             match self.in_time(done).await? {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(Broken::GivenUp)) => {
-                    let write = Some(under_way.number);
-                    // It says why; if it does not, something is wrong.
-                    let settled = self.vital_call(Settle { file: far, below: 0, write }).await.outcome;
-                    return match settled {
-                        // Somebody has pages of it in memory, and is to give them back first.
-                        Err(Errno::AGAIN) => self.write_in_parts(file, far, offset, &data, how).await,
-                        settled => settled.and(Err(Errno::IO)),
-                    };
-                }
-                Ok(Err(Broken::SessionOver)) | Err(_) => {}
+                Ok(Err(Broken::GivenUp)) => {}
+                Ok(Err(Broken::SessionOver)) | Err(_) => continue,
             }
-            // Once more in the next session: the same bytes at the same place.
-            self.in_time(self.session(number)).await?.ok_or(Errno::IO)?;
-            if self.is_forfeited(number) {
-                return Err(Errno::IO);
+            let write = Some(write_of(object).1);
+            let Answer { outcome, session, .. } =
+                self.vital_call(Settle { file: far, below: 0, write }).await;
+            let settled = outcome?;
+            if session != session_number {
+                continue;
             }
+            if !settled.meets_pages {
+                return Err(Errno::IO); // it should have said why
+            }
+            // In messages they wait until those who have the pages have given them back. Not once more what is stored: others may
+            // have written there since.
+            settled.take_from(&mut missing);
+            for (start, end) in missing.iter() {
+                let rest = data.slice((start - offset) as usize..(end - offset) as usize);
+                self.write_in_parts(file, far, start, &rest, how).await?;
+            }
+            return Ok(());
         }
     }
 
@@ -569,6 +581,50 @@ impl Remote {
     }
 }
 
+impl Settled {
+    /// Takes what is stored out of what is not known to be.
+    fn take_from(&self, missing: &mut RangeSet) {
+        for place in self.stored.chunks_exact(2) {
+            missing.remove(place[0], place[1]);
+        }
+    }
+}
+
+/// Takes out of `missing` what servers have stored of a write in sessions before this one: others may have written to the same place since.
+/// False: this session is over, too.
+async fn take_stored(
+    session: &Session,
+    file: u64,
+    numbers: &[UnderWay<'_>],
+    missing: &mut RangeSet,
+) -> Result<bool, Errno> {
+    for number in numbers {
+        let settle = Settle { file, below: 0, write: Some(number.number) };
+        match resume::ask(session, settle).await {
+            Ok((Ok(settled), _)) => settled.take_from(missing),
+            Ok((Err(SESSION_OVER), _)) | Err(_) => return Ok(false),
+            // It could not be opened again.
+            Ok((Err(Errno::BADF), _)) => return Err(Errno::STALE),
+            Ok((Err(errno), _)) => return Err(errno),
+        }
+    }
+    Ok(true)
+}
+
+/// The number of a file's next write over the lanes; and, now and then, below what number all are over.
+fn next_number(writes: &Mutex<Writes>) -> Result<(UnderWay<'_>, Option<u32>), Errno> {
+    let mut table = lock(writes);
+    let number = table.next;
+    table.next = table.next.checked_add(1).ok_or(Errno::OVERFLOW)?;
+    table.under_way.insert(number);
+    let floor = table.under_way.first().copied().unwrap_or(number);
+    let settles = floor - table.floor >= SETTLE_AFTER;
+    if settles {
+        table.floor = floor;
+    }
+    Ok((UnderWay { writes, number }, settles.then_some(floor)))
+}
+
 /// What a write changes.
 fn bytes_of(file: &OpenFile, offset: u64, length: usize) -> Range<u64> {
     // The server chooses the place.
@@ -591,10 +647,10 @@ const SETTLE_AFTER: u32 = WRITES_OPEN_MAX as u32 / 16;
 
 #[cfg(test)]
 mod tests {
-    use longhaul_transport::Session;
+    use longhaul_transport::Stored;
 
     use super::*;
-    use crate::client::fake::serve;
+    use crate::client::fake::{serve, serve_storing};
     use crate::client::{Change, SetTime, User};
     use crate::message::{Ask, Attached, Attr, Created, Grant, Node, Nothing, Opened, Reply, Slot, TOP};
 
@@ -681,5 +737,101 @@ mod tests {
             what[1].sort_unstable_by_key(|what| *what != "write"); // sent together, with their order
         }
         assert_eq!(what[1..], [["write", "set"]], "{what:?}");
+    }
+
+    /// What a server has been sent of a write of [`LONG`] bytes.
+    #[derive(Default)]
+    struct Sent {
+        session: Option<Session>,
+        sessions: u32,
+        /// By the lanes, and in messages: begins and ends.
+        pieces: Vec<(u64, u64)>,
+        parts: Vec<(u64, u64)>,
+        /// Numbers of writes that were asked for.
+        settled: Vec<Option<u32>>,
+    }
+
+    const LONG: u64 = 300_000;
+
+    /// What is there before the server takes no more.
+    const STORED: [u64; 4] = [0, 65_536, 200_000, 200_100];
+
+    const MISSING: [(u64, u64); 2] = [(65_536, 200_000), (200_100, LONG)];
+
+    /// Writes over the lanes to a server that does not answer it, or refuses it because of pages; then it says what of it is there.
+    async fn write_long(is_refused: bool) -> Sent {
+        let sent = Arc::new(Mutex::new(Sent::default()));
+        let (by_server, by_lanes) = (Arc::clone(&sent), Arc::clone(&sent));
+        let says = move |session, ask, _| {
+            let attr = Attr { node: 7, ..Attr::default() };
+            let mut sent = lock(&by_server);
+            Some(match ask {
+                Ask::Attach(_) => {
+                    (sent.session, sent.sessions) = (Some(session), sent.sessions + 1);
+                    Reply::new(Ok(Attached { may_reclaim: true, ..Attached::default() }), Vec::new())
+                }
+                Ask::Open(_) => Reply::new(Ok(Opened { attr: Some(attr), ..Opened::default() }), Vec::new()),
+                Ask::Settle(ask) => {
+                    sent.settled.push(ask.write);
+                    Reply::new(Ok(Settled { stored: STORED.into(), meets_pages: is_refused }), Vec::new())
+                }
+                Ask::Write(write) => {
+                    sent.parts.push((write.offset, write.offset + write.data.len() as u64));
+                    Reply::new(Ok(Written::default()), Vec::new())
+                }
+                _ => Reply::new(Ok(Nothing {}), Vec::new()),
+            })
+        };
+        let runtime = tokio::runtime::Handle::current();
+        let stores = move |object, offset, data: &[u8]| {
+            if is_refused {
+                return Stored::Unwanted;
+            }
+            let mut sent = lock(&by_lanes);
+            if write_of(object).1 == 0 {
+                // The session is lost, and this is not answered before.
+                if sent.sessions == 1
+                    && let Some(session) = sent.session.take()
+                {
+                    runtime.spawn(session.close());
+                }
+                drop(sent);
+                let begun = std::time::Instant::now();
+                while lock(&by_lanes).sessions == 1 && begun.elapsed() < Duration::from_secs(20) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return Stored::Kept;
+            }
+            sent.pieces.push((offset, offset + data.len() as u64));
+            Stored::Kept
+        };
+        let way = Arc::new(serve_storing(Arc::new(says), Arc::new(stores)));
+        let (session, client) = (way.session().await, Arc::clone(&way.client));
+        let remote = Remote::attach(session, client, b"", Some(way)).await.unwrap();
+        let (file, _) = remote.open(7, OFlags::WRONLY | OFlags::SYNC).await.unwrap();
+        let data = Bytes::from(vec![1; LONG as usize]);
+        let writing = remote.write(file, 0, data, HowWritten::default());
+        tokio::time::timeout(Duration::from_secs(30), writing).await.unwrap().unwrap();
+        std::mem::take(&mut *lock(&sent))
+    }
+
+    fn covers(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let mut set = RangeSet::default();
+        ranges.iter().for_each(|(start, end)| set.insert(*start, *end));
+        set.iter().collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_server_has_of_a_write_is_not_sent_to_the_next() {
+        let Sent { pieces, parts, settled, .. } = write_long(false).await;
+        assert_eq!(covers(&pieces), MISSING);
+        assert_eq!((parts, settled), (vec![], vec![Some(0)]));
+    }
+
+    #[tokio::test]
+    async fn what_a_server_has_of_a_write_that_meets_pages_is_not_sent_again_in_messages() {
+        let Sent { pieces, parts, settled, .. } = write_long(true).await;
+        assert_eq!(covers(&parts), MISSING);
+        assert_eq!((pieces, settled), (vec![], vec![Some(0)]));
     }
 }

@@ -182,7 +182,8 @@ pub(crate) struct Count {
     pub(crate) count: u64,
 }
 
-/// Writes that went over the lanes: those below `below` are over, and the error, if any, of `write` is asked for.
+/// Writes that went over the lanes: those below `below` are over, and what has become of `write` is asked for: its error, if any, or what is
+/// stored of it.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Settle {
     #[prost(uint64, tag = "1")]
@@ -191,6 +192,17 @@ pub(crate) struct Settle {
     pub(crate) below: u32,
     #[prost(uint32, optional, tag = "3")]
     pub(crate) write: Option<u32>,
+}
+
+/// What a server has stored of a write since its machine was started: it, or one before it.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct Settled {
+    /// Places in the file: begins and ends, in turns.
+    #[prost(uint64, repeated, tag = "1")]
+    pub(crate) stored: Vec<u64>,
+    /// No more of it was, as somebody has the file's pages in memory: they come back for whoever asks another way.
+    #[prost(bool, tag = "2")]
+    pub(crate) meets_pages: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]

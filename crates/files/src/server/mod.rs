@@ -535,7 +535,10 @@ impl Pieces for FilesServer {
         match file.store_piece(write, offset, data, &mounted.direct) {
             None => return Stored::Unwanted,
             Some(true) => {}
-            Some(false) => mounted.coherence.progress(mounted.client),
+            Some(false) => {
+                mounted.stored_piece(object, offset, data.len());
+                mounted.coherence.progress(mounted.client);
+            }
         }
         Stored::Kept
     }

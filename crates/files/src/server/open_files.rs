@@ -159,11 +159,11 @@ impl OpenFile {
                 return Claim::Refused;
             }
             let arriving = writes.under_way.entry(write).or_default();
-            if arriving.failure.is_some() || arriving.stored.count() >= WRITE_RANGES_MAX {
-                return Claim::Refused;
-            }
             if arriving.stored.contains(start, end) {
                 return Claim::Known;
+            }
+            if arriving.failure.is_some() || arriving.stored.count() >= WRITE_RANGES_MAX {
+                return Claim::Refused;
             }
             if !arriving.claimed.overlaps(start, end) {
                 arriving.claimed.insert(start, end);
@@ -174,17 +174,18 @@ impl OpenFile {
         }
     }
 
-    /// Writes below `below` are over; says what went wrong with `write`.
-    pub(super) fn settle(&self, below: u32, write: Option<u32>) -> Result<(), Errno> {
+    /// Writes below `below` are over; says what of `write` is stored, and what went wrong with it.
+    pub(super) fn settle(&self, below: u32, write: Option<u32>) -> (RangeSet, Option<Errno>) {
         let mut writes = self.lock();
-        let failure = write.and_then(|write| writes.under_way.get(&write)?.failure);
+        let arriving = write.and_then(|write| writes.under_way.get(&write));
+        let come = arriving.map(|arriving| (arriving.stored.clone(), arriving.failure)).unwrap_or_default();
         if below > writes.floor {
             writes.floor = below;
             writes.under_way = writes.under_way.split_off(&below);
         }
         drop(writes);
         self.written.notify_all();
-        failure.map_or(Ok(()), Err)
+        come
     }
 }
 
@@ -290,7 +291,7 @@ mod tests {
         // Another part of it is still due.
         assert!(open.store_piece(0, 3, b"er", &buffered()).is_some());
         assert_eq!(bytes(&file), b"newer");
-        open.settle(2, None).unwrap();
+        assert_eq!(open.settle(2, Some(0)), (RangeSet::up_to(5), None));
         assert!(open.store_piece(1, 0, b"xxx", &buffered()).is_some());
         assert_eq!(bytes(&file), b"newer", "what the client knows to be over is not applied");
     }
@@ -327,9 +328,21 @@ mod tests {
         let open = OpenFile::new(full.into(), 7, true, None);
         assert_eq!(open.store_piece(3, 0, b"x", &buffered()), None);
         assert_eq!(open.store_piece(3, 5, b"x", &buffered()), None, "the rest is not wanted");
-        assert_eq!(open.settle(0, Some(3)), Err(Errno::NOSPC));
-        assert_eq!(open.settle(4, Some(3)), Err(Errno::NOSPC));
-        assert_eq!(open.settle(4, Some(3)), Ok(()));
+        assert_eq!(open.settle(0, Some(3)).1, Some(Errno::NOSPC));
+        assert_eq!(open.settle(4, Some(3)).1, Some(Errno::NOSPC));
+        assert_eq!(open.settle(4, Some(3)).1, None);
+    }
+
+    #[test]
+    fn what_was_stored_before_a_write_failed_stays_known() {
+        let (open, file) = open_file(true);
+        assert_eq!(open.store_piece(1, 10, b"first", &buffered()), Some(false));
+        open.refuse(1, Errno::AGAIN);
+        assert_eq!(open.store_piece(1, 15, b"second", &buffered()), None);
+        assert_eq!(open.store_piece(1, 10, b"first", &buffered()), Some(true), "it is there");
+        let (stored, failure) = open.settle(0, Some(1));
+        assert_eq!((stored.iter().collect::<Vec<_>>(), failure), (vec![(10, 15)], Some(Errno::AGAIN)));
+        assert_eq!(&bytes(&file)[10..], b"first");
     }
 
     #[test]
@@ -345,7 +358,7 @@ mod tests {
             assert!(open.store_piece(write, 0, b"x", &buffered()).is_some());
         }
         assert_eq!(open.store_piece(u32::MAX, 0, b"x", &buffered()), None);
-        open.settle(1, None).unwrap();
+        open.settle(1, None);
         assert!(open.store_piece(u32::MAX, 0, b"x", &buffered()).is_some());
     }
 

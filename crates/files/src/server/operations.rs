@@ -25,14 +25,14 @@ use crate::direct::{DirectReads, DirectWrites};
 use crate::lease::{Client, FileId};
 use crate::limits::{
     INLINE_BYTES_MAX, KEPT_WHEN_FOUND_MAX, NAME_LOCKS, READ_BYTES_MAX, WHOLE_FILE_COST, WHOLE_FILES_MAX,
-    XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+    WRITE_RANGES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use crate::message::{
     Acquire, Acquired, Allocate, Attr, Caller, Close, Content, CopyRange, Count, Create, Created, FileSystem,
     Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Lookup, Loser, Make, NewTime, Node, Nothing, Open,
     Opened, Read, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, RemoveXattr, Rename, SESSION_OVER, Seek,
-    SetAttr, SetXattr, Settle, StatFs, Sync, SyncDir, TOP, Untouched, WholeFile, WholeFiles, WireTime, Write,
-    Written,
+    SetAttr, SetXattr, Settle, Settled, StatFs, Sync, SyncDir, TOP, Untouched, WholeFile, WholeFiles,
+    WireTime, Write, Written, object,
 };
 use crate::name::Name;
 
@@ -607,8 +607,34 @@ impl Mounted {
         Ok(Written { attr: ask.tells.then(|| self.attr(&file.fd).ok()).flatten() })
     }
 
-    pub(super) fn settle(&self, ask: Settle) -> Result<Nothing, Errno> {
-        self.files.get(ask.file)?.settle(ask.below, ask.write).map(|()| Nothing {})
+    pub(super) fn settle(&self, ask: Settle) -> Result<Settled, Errno> {
+        let (here, failure) = self.files.get(ask.file)?.settle(ask.below, ask.write);
+        let mut stored: Vec<(u64, u64)> = here.iter().collect();
+        if let Some(mount) = self.mount {
+            let replies = &self.grace.replies;
+            // In a session before this one it had another number.
+            if stored.is_empty() {
+                stored = ask
+                    .write
+                    .map(|write| replies.stored_of(mount, object(ask.file, write)))
+                    .unwrap_or_default();
+            }
+            replies.settled(mount, ask.file, Some(ask.below));
+        }
+        // Each takes 20 bytes of the message at the most.
+        let stored =
+            stored.into_iter().take(WRITE_RANGES_MAX).flat_map(|(start, end)| [start, end]).collect();
+        match failure {
+            None | Some(Errno::AGAIN) => Ok(Settled { stored, meets_pages: failure.is_some() }),
+            Some(errno) => Err(errno),
+        }
+    }
+
+    /// A piece of a write has been stored: the next server is to know that.
+    pub(super) fn stored_piece(&self, object: u64, offset: u64, length: usize) {
+        if let Some(mount) = self.mount {
+            self.grace.replies.stored(mount, object, (offset, offset.saturating_add(length as u64)));
+        }
     }
 
     pub(super) fn sync(&self, ask: Sync) -> Result<Nothing, Errno> {
@@ -634,6 +660,9 @@ impl Mounted {
 
     pub(super) fn close(&self, ask: Close) -> Result<Nothing, Errno> {
         let file = self.files.remove(ask.file)?;
+        if let Some(mount) = self.mount {
+            self.grace.replies.settled(mount, ask.file, None);
+        }
         self.close_locks(ask.file, file.node);
         self.nodes.closed(file.node);
         Ok(Nothing {})

@@ -9,6 +9,14 @@
 //!           mount    sequence   what is to be said  slot     error, 0, or below  zeros       little-endian
 //! ```
 //!
+//! A write that travels in pieces over the lanes has no slot: each piece that has been stored is noted, and its client asks for them before it
+//! sends the rest:
+//!
+//! ```text
+//!   bytes   0..16    16..24     24..32              32..36   36..40              40..48    48..64
+//!           mount    object     begin in the file   ones     zeros               end       zeros
+//! ```
+//!
 //! The first record says which start of which machine the file is of, and whether it tells of all. It is not synced: it outlives the server, as the
 //! changes do, and not its machine. What is not known is carried out, and then looked at: see [`Mounted::seems_done`](super::Mounted).
 
@@ -22,8 +30,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use super::grace::MountId;
-use crate::limits::{REPLIES_KNOWN_MAX, SLOTS_MAX};
-use crate::message::Slot;
+use crate::limits::{PIECES_KNOWN_MAX, PIECES_OF_MOUNT_MAX, REPLIES_KNOWN_MAX, SLOTS_MAX};
+use crate::message::{Slot, object};
 
 /// What is known of a change that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +53,29 @@ struct State {
     file: Option<File>,
     /// What is not in it has not been begun.
     is_whole: bool,
-    known: BTreeMap<MountId, BTreeMap<u32, Kept>>,
+    known: BTreeMap<MountId, OfMount>,
+    /// How many there are, of all mounts.
+    pieces: usize,
     /// Records of mounts that have gone, and how many there are in all.
     free: Vec<u64>,
     count: u64,
+}
+
+#[derive(Debug, Default)]
+struct OfMount {
+    changes: BTreeMap<u32, Kept>,
+    /// By object.
+    writes: BTreeMap<u64, Vec<Piece>>,
+    pieces: usize,
+}
+
+/// Bytes of a write that have been stored.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Which record.
+    place: u64,
+    start: u64,
+    end: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +94,9 @@ const BEGUN: i32 = -1;
 
 /// It has not been carried out.
 const UNDONE: i32 = -2;
+
+/// Instead of a slot: of a piece.
+const PIECE: u32 = u32::MAX;
 
 /// How the first record begins, before the `boot_id`.
 const MAGIC: &[u8] = b"longhaul replies 1 ";
@@ -105,7 +135,7 @@ impl Replies {
             return Before::Never;
         }
         let state = self.state();
-        let kept = state.known.get(&mount).and_then(|slots| slots.get(&slot.number));
+        let kept = state.known.get(&mount).and_then(|of_mount| of_mount.changes.get(&slot.number));
         match kept.filter(|kept| kept.sequence == slot.sequence) {
             Some(Kept { error: BEGUN, .. }) => Before::Perhaps,
             Some(Kept { error: UNDONE, .. }) => Before::Never,
@@ -139,7 +169,8 @@ impl Replies {
         (said, error): (u64, i32),
     ) -> bool {
         let mut state = self.state();
-        let Some(before) = state.known.get(&mount).map(|slots| slots.get(&number).copied()) else {
+        let Some(before) = state.known.get(&mount).map(|of_mount| of_mount.changes.get(&number).copied())
+        else {
             return false;
         };
         if state.file.is_none() || !before.as_ref().is_none_or(may_go) {
@@ -149,25 +180,67 @@ impl Replies {
             state.not_whole();
             return false;
         };
-        state.known.entry(mount).or_default().insert(number, Kept { place, sequence, said, error });
-        let mut record = [0; RECORD];
-        record[..16].copy_from_slice(&mount);
-        record[16..24].copy_from_slice(&sequence.to_le_bytes());
-        record[24..32].copy_from_slice(&said.to_le_bytes());
-        record[32..36].copy_from_slice(&number.to_le_bytes());
-        record[36..40].copy_from_slice(&error.to_le_bytes());
-        let written = state.file.as_ref().map(|file| file.write_all_at(&record, place * RECORD as u64));
-        if let Some(Err(error)) = written {
-            state.give_up(&error);
-        }
+        let kept = Kept { place, sequence, said, error };
+        state.known.entry(mount).or_default().changes.insert(number, kept);
+        state.put(place, &kept.record(&mount, number));
         state.file.is_some()
+    }
+
+    /// Bytes of a write have been stored, from `start` to `end` in its file. Where there is no room to note that, they may be written once more.
+    pub(super) fn stored(&self, mount: MountId, object: u64, (mut start, mut end): (u64, u64)) {
+        let state = &mut *self.state();
+        let Some(of_mount) = state.known.get(&mount).filter(|_| state.file.is_some()) else { return };
+        let may_add = state.pieces < PIECES_KNOWN_MAX && of_mount.pieces < PIECES_OF_MOUNT_MAX;
+        let before = of_mount.writes.get(&object).cloned().unwrap_or_default();
+        // One record for what hangs together: a write that is there has one.
+        let touches = |piece: &Piece| piece.start <= end && start <= piece.end;
+        let (touching, mut pieces): (Vec<Piece>, Vec<Piece>) = before.into_iter().partition(touches);
+        for piece in &touching {
+            (start, end) = (start.min(piece.start), end.max(piece.end));
+        }
+        let place = match touching.first() {
+            Some(piece) => Some(piece.place),
+            None => may_add.then(|| state.room()).flatten(),
+        };
+        let Some(place) = place else { return };
+        let piece = Piece { place, start, end };
+        pieces.push(piece);
+        let of_mount = state.known.entry(mount).or_default();
+        of_mount.writes.insert(object, pieces);
+        (of_mount.pieces, state.pieces) =
+            (of_mount.pieces + 1 - touching.len(), state.pieces + 1 - touching.len());
+        state.put(place, &piece.record(&mount, object));
+        touching.iter().skip(1).for_each(|piece| state.void(piece.place));
+    }
+
+    /// What has been stored of a write: begins and ends in its file.
+    pub(super) fn stored_of(&self, mount: MountId, object: u64) -> Vec<(u64, u64)> {
+        let state = self.state();
+        let pieces = state.known.get(&mount).and_then(|of_mount| of_mount.writes.get(&object));
+        pieces.into_iter().flatten().map(|piece| (piece.start, piece.end)).collect()
+    }
+
+    /// The client knows what has become of an open file's writes below `below`; of all of them if that is `None`.
+    pub(super) fn settled(&self, mount: MountId, file: u64, below: Option<u32>) {
+        let state = &mut *self.state();
+        let Some(of_mount) = state.known.get_mut(&mount) else { return };
+        let Some(last) = below.map_or(Some(u32::MAX), |below| below.checked_sub(1)) else { return };
+        let over: Vec<u64> =
+            of_mount.writes.range(object(file, 0)..=object(file, last)).map(|(object, _)| *object).collect();
+        let pieces: Vec<Piece> =
+            over.iter().filter_map(|object| of_mount.writes.remove(object)).flatten().collect();
+        of_mount.pieces -= pieces.len();
+        state.pieces -= pieces.len();
+        pieces.iter().for_each(|piece| state.void(piece.place));
     }
 
     /// A mount has gone, and does not come again.
     pub(super) fn forget(&self, mount: &MountId) {
         let mut state = self.state();
         let gone = state.known.remove(mount).unwrap_or_default();
-        state.free.extend(gone.values().map(|kept| kept.place));
+        state.pieces -= gone.pieces;
+        let pieces = gone.writes.values().flatten().map(|piece| piece.place);
+        state.free.extend(gone.changes.values().map(|kept| kept.place).chain(pieces));
     }
 }
 
@@ -212,8 +285,13 @@ impl State {
         for place in 1..state.count {
             // The last one may have been cut off.
             let is_read = file.read_exact_at(&mut record, place * RECORD as u64).is_ok();
-            match read(&record).filter(|(mount, ..)| is_read && mounts.contains(mount)) {
-                Some((mount, slot, kept)) => state.add(mount, slot, Kept { place, ..kept }),
+            match read(&record, place).filter(|(mount, _)| is_read && mounts.contains(mount)) {
+                Some((mount, Record::Change(slot, kept))) => state.add(mount, slot, kept),
+                Some((mount, Record::Piece(object, piece))) => {
+                    let of_mount = state.known.entry(mount).or_default();
+                    of_mount.writes.entry(object).or_default().push(piece);
+                    (of_mount.pieces, state.pieces) = (of_mount.pieces + 1, state.pieces + 1);
+                }
                 None => state.free.push(place),
             }
         }
@@ -223,7 +301,7 @@ impl State {
 
     /// What the file says. Of a mount that was forgotten and has come again it may have more than one record of a slot.
     fn add(&mut self, mount: MountId, slot: u32, kept: Kept) {
-        let slots = self.known.entry(mount).or_default();
+        let slots = &mut self.known.entry(mount).or_default().changes;
         let before = slots.get(&slot).copied();
         let (newer, older) = match before {
             Some(before) if before.sequence > kept.sequence => (before, Some(kept)),
@@ -231,6 +309,20 @@ impl State {
         };
         slots.insert(slot, newer);
         self.free.extend(older.map(|kept| kept.place));
+    }
+
+    /// Writes a record.
+    fn put(&mut self, place: u64, record: &[u8; RECORD]) {
+        let written = self.file.as_ref().map(|file| file.write_all_at(record, place * RECORD as u64));
+        if let Some(Err(error)) = written {
+            self.give_up(&error);
+        }
+    }
+
+    /// What a record said is of no use any more.
+    fn void(&mut self, place: u64) {
+        self.put(place, &[0; RECORD]);
+        self.free.push(place);
     }
 
     /// A record that nobody has.
@@ -269,13 +361,53 @@ fn header(boot: &str) -> [u8; RECORD] {
     header
 }
 
-fn read(record: &[u8; RECORD]) -> Option<(MountId, u32, Kept)> {
+/// What a record says.
+enum Record {
+    /// Of the last change of a slot.
+    Change(u32, Kept),
+    /// Of an object.
+    Piece(u64, Piece),
+}
+
+impl Kept {
+    fn record(&self, mount: &MountId, slot: u32) -> [u8; RECORD] {
+        let mut record = record(mount, self.sequence, self.said, slot);
+        record[36..40].copy_from_slice(&self.error.to_le_bytes());
+        record
+    }
+}
+
+impl Piece {
+    fn record(&self, mount: &MountId, object: u64) -> [u8; RECORD] {
+        let mut record = record(mount, object, self.start, PIECE);
+        record[40..48].copy_from_slice(&self.end.to_le_bytes());
+        record
+    }
+}
+
+fn record(mount: &MountId, one: u64, other: u64, slot: u32) -> [u8; RECORD] {
+    let mut record = [0; RECORD];
+    record[..16].copy_from_slice(mount);
+    record[16..24].copy_from_slice(&one.to_le_bytes());
+    record[24..32].copy_from_slice(&other.to_le_bytes());
+    record[32..36].copy_from_slice(&slot.to_le_bytes());
+    record
+}
+
+fn read(record: &[u8; RECORD], place: u64) -> Option<(MountId, Record)> {
     let mount = MountId::try_from(&record[..16]).ok()?;
     let long = |at: usize| Some(u64::from_le_bytes(record[at..at + 8].try_into().ok()?));
     let short = |at: usize| Some(u32::from_le_bytes(record[at..at + 4].try_into().ok()?));
-    let (slot, error) = (short(32)?, short(36)?.cast_signed());
-    let is_sound = slot < SLOTS_MAX && (UNDONE..4096).contains(&error); // errors of Linux, as the kernel has them
-    is_sound.then_some((mount, slot, Kept { place: 0, sequence: long(16)?, said: long(24)?, error }))
+    let (one, other, slot, error) = (long(16)?, long(24)?, short(32)?, short(36)?.cast_signed());
+    let said = if slot == PIECE {
+        let piece = Piece { place, start: other, end: long(40)? };
+        (piece.start < piece.end && error == 0).then_some(Record::Piece(one, piece))
+    } else {
+        let kept = Kept { place, sequence: one, said: other, error };
+        let is_sound = slot < SLOTS_MAX && (UNDONE..4096).contains(&error); // errors of Linux, as the kernel has them
+        is_sound.then_some(Record::Change(slot, kept))
+    };
+    Some((mount, said?))
 }
 
 #[cfg(test)]
@@ -406,6 +538,78 @@ mod tests {
         // What cannot be kept.
         assert!(Replies::default().change(ONE, slot(0, 1)).is_none());
         assert!(next.change(ONE, slot(SLOTS_MAX, 1)).is_none() && next.change(ONE, slot(0, 0)).is_none());
+    }
+
+    #[test]
+    fn the_next_server_knows_which_pieces_of_a_write_have_been_stored() {
+        let (_dir, file) = file();
+        let first = begin(&file, &[]);
+        let write = object(7, 3);
+        // A first piece, one apart, what joins them, and some of it once more; and other writes.
+        for piece in [(100, 200), (300, 400), (200, 300), (150, 250), (500, 600)] {
+            first.stored(ONE, write, piece);
+        }
+        first.stored(ONE, object(7, 4), (0, 1));
+        first.stored(OTHER, write, (0, u64::MAX));
+        first.change(ONE, slot(0, 1)).unwrap().end(Ok(9));
+        drop(first);
+        for _ in 0..2 {
+            let next = begin(&file, &[ONE, OTHER]);
+            let mut stored = next.stored_of(ONE, write);
+            stored.sort_unstable();
+            assert_eq!(stored, [(100, 400), (500, 600)]);
+            assert_eq!(next.stored_of(ONE, object(7, 4)), [(0, 1)]);
+            assert_eq!(next.stored_of(OTHER, write), [(0, u64::MAX)]);
+            assert_eq!(next.stored_of(OTHER, object(7, 4)), []);
+            assert_eq!(next.before(ONE, slot(0, 1)), Before::Over(Ok(9)));
+        }
+        // The client knows what became of some, and does not ask again; then of all of a file's.
+        let next = begin(&file, &[ONE, OTHER]);
+        next.stored(ONE, object(8, 0), (5, 6));
+        next.settled(ONE, 7, Some(0));
+        assert_eq!(next.stored_of(ONE, write).len(), 2);
+        next.settled(ONE, 7, Some(4));
+        let length = file.metadata().unwrap().len();
+        for server in [next, begin(&file, &[ONE, OTHER])] {
+            assert_eq!(server.stored_of(ONE, write), []);
+            assert_eq!(server.stored_of(ONE, object(7, 4)), [(0, 1)]);
+            assert_eq!(server.stored_of(OTHER, write), [(0, u64::MAX)]);
+            server.settled(ONE, 7, None);
+            assert_eq!(server.stored_of(ONE, object(7, 4)), []);
+            assert_eq!(server.stored_of(ONE, object(8, 0)), [(5, 6)]);
+            // Others have the records.
+            server.stored(OTHER, object(1, 1), (1, 2));
+            server.settled(OTHER, 1, None);
+        }
+        assert_eq!(file.metadata().unwrap().len(), length);
+        assert_eq!(begin_in("another", &file, &[ONE, OTHER]).stored_of(OTHER, write), [], "it may be lost");
+    }
+
+    #[test]
+    fn pieces_leave_room_for_other_changes() {
+        let (_dir, file) = file();
+        let server = begin(&file, &[]);
+        server.stored(ONE, object(1, 0), (0, 1));
+        server.state().known.get_mut(&ONE).unwrap().pieces = PIECES_OF_MOUNT_MAX;
+        server.stored(ONE, object(1, 0), (1, 2)); // it has a record
+        server.stored(ONE, object(1, 1), (0, 1));
+        assert_eq!(server.stored_of(ONE, object(1, 0)), [(0, 2)]);
+        assert_eq!(server.stored_of(ONE, object(1, 1)), []);
+        server.stored(OTHER, object(1, 1), (0, 1));
+        assert_eq!(server.stored_of(OTHER, object(1, 1)), [(0, 1)]);
+        server.state().pieces = PIECES_KNOWN_MAX;
+        server.stored(OTHER, object(1, 2), (0, 1));
+        assert_eq!(server.stored_of(OTHER, object(1, 2)), []);
+        server.change(OTHER, slot(0, 1)).unwrap().end(Ok(1));
+        let next = begin(&file, &[ONE, OTHER]);
+        assert_eq!(next.before(OTHER, slot(0, 1)), Before::Over(Ok(1)));
+        assert_eq!(next.stored_of(OTHER, object(1, 1)), [(0, 1)]);
+        next.forget(&OTHER);
+        assert_eq!(next.state().pieces, 1);
+        // Nor is anything noted of a mount that is not here, or where there is no file.
+        next.stored(OTHER, object(1, 1), (0, 1));
+        Replies::default().stored(ONE, object(1, 1), (0, 1));
+        assert_eq!(next.stored_of(OTHER, object(1, 1)), []);
     }
 
     #[test]
