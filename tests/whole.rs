@@ -55,6 +55,8 @@ mod probe;
 mod report;
 #[path = "whole/restart.rs"]
 mod restart;
+#[path = "whole/rights.rs"]
+mod rights;
 #[path = "whole/selection.rs"]
 mod selection;
 #[path = "whole/sessions.rs"]

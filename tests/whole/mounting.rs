@@ -426,31 +426,6 @@ fn what_cannot_be_looked_at_is_listed_all_the_same() {
 }
 
 #[test]
-fn what_users_make_on_a_mount_for_all_is_theirs() {
-    require!(Need::Emulator, Need::Root, Need::Nobody, Need::Fuse);
-    let stage = Stage::shared("--rtt 2ms");
-    let _server = stage.serve();
-    let mounted = Mounted::new(&stage, "mnt", &["-o", "allow_other"]);
-    fs::set_permissions(stage.path("far"), fs::Permissions::from_mode(0o1777)).unwrap();
-    fs::write(stage.path("far/secret"), "s").unwrap();
-    fs::set_permissions(stage.path("far/secret"), fs::Permissions::from_mode(0o600)).unwrap();
-    let as_nobody = |script: &str| {
-        let mut enter = Command::new("nsenter");
-        enter.args(["--mount", "--target", &mounted.program.pid().to_string(), "setpriv"]);
-        let mut shell = crate::stage::as_nobody(enter);
-        shell.args(["sh", "-c", script, "sh"]).arg(stage.path("mnt"));
-        stage.run(&mut shell)
-    };
-    as_nobody("cd $1 && umask 027 && echo x > own && mkdir dir && ln -s own link && mkfifo pipe").expect(0);
-    for (name, mode) in [("own", 0o640), ("dir", 0o750), ("link", 0o777), ("pipe", 0o640)] {
-        let attr = fs::symlink_metadata(stage.path("far").join(name)).unwrap();
-        assert_eq!((attr.uid(), attr.gid(), attr.mode() & 0o7777), (65534, 65534, mode), "{name}");
-    }
-    assert!(as_nobody("cat $1/secret").err.contains("Permission denied"));
-    mounted.program.stop().expect(0);
-}
-
-#[test]
 fn holes_and_copies_are_made_at_the_server() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
     let stage = Stage::shared("--rtt 2ms");

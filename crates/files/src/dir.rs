@@ -195,6 +195,17 @@ impl Dir {
         Ok(Self::top(Arc::new(fd), shown, self.within(path)))
     }
 
+    /// Opens the directory called `name`, and no link, as the top of a tree of its own.
+    ///
+    /// # Errors
+    /// As `open(2)`: `ENOTDIR` or `ELOOP` for a link.
+    pub fn open_dir(&self, name: &Name) -> io::Result<Self> {
+        let fd =
+            rustix::fs::openat(&*self.fd()?, name.as_os_str(), DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty())?;
+        let within = self.within(&RelPath::default().join(name.clone()));
+        Ok(Self::top(Arc::new(fd), self.path().join(name.as_os_str()), within))
+    }
+
     /// Opens the directory called `name`, or that a link of that name leads to, as the top of a tree of its own.
     ///
     /// # Errors

@@ -36,11 +36,12 @@ pub mod ranges;
 pub mod rights;
 pub mod server;
 
-pub use access::Access;
+pub use access::{Access, ForAll};
 pub use attr::{Attr, Kind, Time, Xattr};
 pub use client::{FilesClient, Remote};
 pub use dir::Dir;
 pub use export::{Export, Exports};
+pub use longhaul_transport::identity::IdRange;
 pub use message::{Listed, Statistics, TOP};
 pub use name::{Name, RelPath, Shown, shown};
 pub use ranges::RangeSet;

@@ -75,8 +75,7 @@ impl Fuse {
 
     /// Who asks, as the server numbers users.
     fn user(&self, request: &Request) -> User {
-        let ids = self.shared.ids;
-        User { uid: ids.uid(request.uid()), gid: ids.gid(request.gid()) }
+        self.shared.ids.user(request.uid(), request.gid())
     }
 
     /// Counts a request that is answered at once.
@@ -169,6 +168,16 @@ impl Filesystem for Fuse {
                 tracing::debug!(?missing, "this kernel's FUSE cannot do that");
             }
         }
+        // Where this host's kernel judges, it has to know access control lists, too: with one, a mode's bits of the group say what others
+        // than its members may have.
+        if matches!(self.shared.ids, Ids::All(_))
+            && let Err(missing) = config.add_capabilities(InitFlags::FUSE_POSIX_ACL)
+        {
+            tracing::warn!(
+                ?missing,
+                "this kernel's FUSE does not know access control lists: modes alone count"
+            );
+        }
         let _ = config.set_max_write(REQUEST_BYTES); // the nearest that works stays
         let _ = config.set_max_background(BACKGROUND_REQUESTS); // as above
         Ok(())
@@ -218,7 +227,12 @@ impl Filesystem for Fuse {
     ) {
         let drops_set_id = request.uid() != 0;
         self.answer(|shared| async move {
-            let (uid, gid) = (uid.map(|uid| shared.ids.uid(uid)), gid.map(|gid| shared.ids.gid(gid)));
+            let ids = &shared.ids;
+            let (far_uid, far_gid) = (uid.map(|uid| ids.far_uid(uid)), gid.map(|gid| ids.far_gid(gid)));
+            if far_uid == Some(None) || far_gid == Some(None) {
+                return reply.error(FuseErrno::EINVAL); // it has no number there
+            }
+            let (uid, gid) = (far_uid.flatten(), far_gid.flatten());
             let change = Change {
                 file: file.map_or(0, |file| file.0),
                 mode,

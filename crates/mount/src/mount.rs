@@ -109,7 +109,7 @@ impl Mount {
         let far = remote.user();
         let for_all = remote.acts_for_all() && uid.is_root();
         let ids = if for_all {
-            Ids::Same
+            Ids::All(remote.id_ranges().clone())
         } else {
             Ids::One { uids: [far.uid, uid.as_raw()], gids: [far.gid, gid.as_raw()] }
         };

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use longhaul_transport::identity::IdRange;
 use longhaul_transport::session::RequestError;
 use longhaul_transport::{Extent, Handler, Pieces, Session, Stored};
 use prost::Message;
@@ -241,6 +242,8 @@ struct Inner {
     client: Arc<FilesClient>,
     read_only: bool,
     acts_for_all: bool,
+    /// Of users, and of groups: what numbers those here have there.
+    ids: [Vec<IdRange>; 2],
     user: User,
     runtime: tokio::runtime::Handle,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
@@ -278,6 +281,7 @@ impl Remote {
         let known = rustix::rand::getrandom(&mut mount, rustix::rand::GetRandomFlags::empty()).is_ok();
         let known_as: &[u8] = if known && reconnect.is_some() { &mount } else { &[] };
         let attached = resume::attach(&session, path, known_as).await?;
+        let ids = attached.id_ranges();
         let Attached { read_only, acts_for_all, user: Caller { uid, gid }, boot, top, .. } = attached;
         let remote = Self {
             inner: Arc::new(Inner {
@@ -292,6 +296,7 @@ impl Remote {
                 client,
                 read_only,
                 acts_for_all,
+                ids,
                 user: User { uid, gid },
                 runtime: tokio::runtime::Handle::current(),
                 files: Mutex::default(),
@@ -361,6 +366,12 @@ impl Remote {
     #[must_use]
     pub fn acts_for_all(&self) -> bool {
         self.inner.acts_for_all
+    }
+
+    /// What numbers the users of this host have at a server that acts for all, and its groups; none: the same.
+    #[must_use]
+    pub fn id_ranges(&self) -> &[Vec<IdRange>; 2] {
+        &self.inner.ids
     }
 
     /// The server's user whose rights all operations have.

@@ -230,11 +230,12 @@ impl Remote {
         let client = &self.inner.client;
         self.forget_leases(); // of an attempt before
         let attached = attach(session, &self.inner.path, &self.inner.mount).await;
-        let Attached { may_reclaim, boot, read_only, acts_for_all, user, top, .. } =
-            attached.map_err(|error| error.to_string())?;
+        let attached = attached.map_err(|error| error.to_string())?;
+        let ids = attached.id_ranges();
+        let Attached { may_reclaim, boot, read_only, acts_for_all, user, top, .. } = attached;
         let (uid, gid) = (self.inner.user.uid, self.inner.user.gid);
-        let rights = (self.inner.read_only, self.inner.acts_for_all, uid, gid);
-        if (read_only, acts_for_all, user.uid, user.gid) != rights {
+        let rights = (self.inner.read_only, self.inner.acts_for_all, uid, gid, &self.inner.ids);
+        if (read_only, acts_for_all, user.uid, user.gid, &ids) != rights {
             return Err("the server's rights are not what they were: mount it again".to_owned());
         }
         if top != self.inner.top {

@@ -1,6 +1,7 @@
 //! Messages about sessions, nodes and their names.
 
 use bytes::Bytes;
+use longhaul_transport::identity::IdRange;
 use prost::Message;
 use rustix::fs::{Statx, StatxTimestamp};
 
@@ -41,6 +42,42 @@ pub(crate) struct Attached {
     /// The directory itself: it is another where a file system has not been mounted at the server yet.
     #[prost(uint64, tag = "7")]
     pub(crate) top: u64,
+    /// What numbers the client's users have at the server, if it acts for all; none: the same.
+    #[prost(message, repeated, tag = "8")]
+    pub(crate) users: Vec<WireIdRange>,
+    /// And its groups.
+    #[prost(message, repeated, tag = "9")]
+    pub(crate) groups: Vec<WireIdRange>,
+}
+
+impl Attached {
+    /// Of users, and of groups.
+    pub(crate) fn id_ranges(&self) -> [Vec<IdRange>; 2] {
+        [&self.users, &self.groups].map(|ranges| ranges.iter().map(|range| (*range).into()).collect())
+    }
+}
+
+/// See [`IdRange`].
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct WireIdRange {
+    #[prost(uint32, tag = "1")]
+    pub(crate) there: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) here: u32,
+    #[prost(uint32, tag = "3")]
+    pub(crate) count: u32,
+}
+
+impl From<IdRange> for WireIdRange {
+    fn from(IdRange { there, here, count }: IdRange) -> Self {
+        Self { there, here, count }
+    }
+}
+
+impl From<WireIdRange> for IdRange {
+    fn from(WireIdRange { there, here, count }: WireIdRange) -> Self {
+        Self { there, here, count }
+    }
 }
 
 /// Nodes that a client knows from a session before. Those above come before those below.

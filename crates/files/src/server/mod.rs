@@ -16,6 +16,7 @@ mod open_files;
 mod operations;
 mod order;
 mod replies;
+mod squash;
 mod touched;
 mod watch;
 mod workers;
@@ -27,19 +28,20 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
+use longhaul_transport::identity::IdRange;
 use longhaul_transport::{Extent, Handler, Pieces, Session, SessionEnd, Stored, Withdrawn};
 use prost::Message;
 use rustix::io::Errno;
 use tokio::sync::Semaphore;
 
-use crate::access::Access;
+use crate::access::{Access, ForAll};
 use crate::dir::Dir;
 use crate::direct::{DirectReads, DirectWrites};
 use crate::lease::FileId;
 use crate::limits::SENDINGS_MAX;
 use crate::message::{
     Ask, Attach, Attached, Caller, Content, Map, Mapped, Nothing, Notice, OUT_OF_ORDER, Read, Reply,
-    SESSION_OVER, Slot, node_number, write_of,
+    SESSION_OVER, Slot, WireIdRange, node_number, write_of,
 };
 use crate::pages::Use;
 use again::carry_out_once;
@@ -197,8 +199,12 @@ impl FilesServer {
             Ok(begun) => begun,
             Err(reason) => return refused(reason),
         };
+        let for_all = if mounted.acts_for_all { self.access.for_all() } else { ForAll::default() };
+        let ranges = |ranges: Vec<IdRange>| ranges.into_iter().map(WireIdRange::from).collect();
         let attached = Attached {
             refusal: String::new(),
+            users: ranges(for_all.users),
+            groups: ranges(for_all.groups),
             read_only: mounted.read_only,
             acts_for_all: mounted.acts_for_all,
             user: mounted.user,
@@ -324,8 +330,16 @@ fn find(
         Ok(found) => (found, false),
         Err(_) => (access.resolve(path, false)?, true),
     };
-    let find = || Mounted::at(&dir.open_beneath(&below)?, shared, Some(session), read_only, mount);
-    find().map_err(|error: std::io::Error| error.to_string())
+    let squashes_root = is_root() && access.for_all().squashes_root;
+    let top = if squashes_root { squash::reach(dir, &below) } else { dir.open_beneath(&below) };
+    let find = || Mounted::at(&top?, shared, Some(session), read_only, mount);
+    let mounted = find().map_err(|error: std::io::Error| error.to_string())?;
+    Ok(Mounted { squashes_root, ..mounted })
+}
+
+/// Whether the calling thread has root's rights.
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 impl Mounted {
@@ -358,7 +372,8 @@ impl Mounted {
             direct_reads: Arc::clone(&shared.direct_reads),
             read_only,
             user: Caller { uid: uid.as_raw(), gid: gid.as_raw() },
-            acts_for_all: uid.is_root(),
+            acts_for_all: is_root(),
+            squashes_root: false,
         };
         Ok(mounted)
     }
@@ -419,6 +434,9 @@ fn step(mounted: &Mounted, ask: &Ask, slot: Slot, held: Option<UnderWay>) -> Ste
             // What was waited for is held until the operation has been carried out.
             let is_first = held.is_none() && mounted.coherence.has_exclusive();
             let files = if is_first { mounted.looked_at(ask) } else { Vec::new() };
+            if let Err(errno) = mounted.judge(ask) {
+                return failed(errno);
+            }
             return match mounted.coherence.access(mounted.client, &files) {
                 Some(access) => Step::Again(UnderWay { change: Arc::new(access), files }),
                 None if ask.changes() => carry_out_once(mounted, ask, slot, None),
@@ -429,6 +447,10 @@ fn step(mounted: &Mounted, ask: &Ask, slot: Slot, held: Option<UnderWay>) -> Ste
     };
     if mounted.read_only {
         return failed(Errno::ROFS);
+    }
+    // Before others are asked to give something up for it; and once more when nothing changes any more.
+    if let Err(errno) = mounted.judge(ask) {
+        return failed(errno);
     }
     // What the names lead to is looked at again, now that it cannot change.
     let _locked = mounted.names.lock(&touched.dirs);
@@ -446,10 +468,12 @@ fn step(mounted: &Mounted, ask: &Ask, slot: Slot, held: Option<UnderWay>) -> Ste
             UnderWay { change, files }
         }
     };
-    if under_way.change.is_ready() {
-        carry_out_once(mounted, ask, slot, Some(under_way.change))
-    } else {
-        Step::Again(under_way)
+    if !under_way.change.is_ready() {
+        return Step::Again(under_way);
+    }
+    match mounted.judge(ask) {
+        Ok(()) => carry_out_once(mounted, ask, slot, Some(under_way.change)),
+        Err(errno) => failed(errno),
     }
 }
 

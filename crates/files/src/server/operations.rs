@@ -30,8 +30,8 @@ use crate::limits::{
 use crate::message::{
     Acquire, Acquired, Allocate, Attr, Caller, Close, Content, CopyRange, Count, Create, Created, FileSystem,
     Forget, GetAttr, GetXattr, Grant, Link, ListXattr, Lookup, Loser, Make, NewTime, Node, Nothing, Open,
-    Opened, Read, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, RemoveXattr, Rename, SESSION_OVER, Seek,
-    SetAttr, SetXattr, Settle, Settled, StatFs, Sync, SyncDir, TOP, Untouched, WholeFile, WholeFiles,
+    Opened, Place, Read, ReadLink, ReadWhole, Reclaim, Reclaimed, Remove, RemoveXattr, Rename, SESSION_OVER,
+    Seek, SetAttr, SetXattr, Settle, Settled, StatFs, Sync, SyncDir, TOP, Untouched, WholeFile, WholeFiles,
     WireTime, Write, Written, object,
 };
 use crate::name::Name;
@@ -58,6 +58,8 @@ pub(super) struct Mounted {
     pub(super) user: Caller,
     /// The client's word is taken for who does something.
     pub(super) acts_for_all: bool,
+    /// But not for its root: see [`squash`](super::squash).
+    pub(super) squashes_root: bool,
 }
 
 /// Operations that change names in the same directory are carried out one after the other: what has a name does not
@@ -272,6 +274,12 @@ impl Mounted {
     pub(super) fn set_attr(&self, ask: SetAttr) -> Result<Attr, Errno> {
         self.to_write()?;
         let fd = self.nodes.fd(ask.node)?;
+        // -1 would mean "leave it"; and what an open file may is said of itself alone.
+        if [ask.uid, ask.gid].contains(&Some(u32::MAX))
+            || ask.file != 0 && self.files.get(ask.file)?.node != ask.node
+        {
+            return Err(Errno::INVAL);
+        }
         if ask.uid.is_some() || ask.gid.is_some() {
             let (uid, gid) = (ask.uid.map(Uid::from_raw), ask.gid.map(Gid::from_raw));
             rustix::fs::chownat(&*fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
@@ -285,8 +293,11 @@ impl Mounted {
                 self.drop_set_id(&fd)?;
             }
         }
+        let setter = self.setter(&stat(&*fd)?);
+        let (is_another, setter) = (setter.is_some(), setter.unwrap_or_default());
         if let Some(mode) = ask.mode {
-            rustix::fs::chmodat(CWD, path_of(&fd), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+            let mode = Mode::from_raw_mode(mode & 0o7777);
+            as_caller(is_another, setter, || rustix::fs::chmodat(CWD, path_of(&fd), mode, AtFlags::empty()))?;
         }
         if ask.accessed.is_some() || ask.modified.is_some() {
             let time = |time: Option<NewTime>| match time {
@@ -297,7 +308,7 @@ impl Mounted {
                 }
             };
             let times = Timestamps { last_access: time(ask.accessed), last_modification: time(ask.modified) };
-            rustix::fs::utimensat(&*fd, "", &times, AtFlags::EMPTY_PATH)?;
+            as_caller(is_another, setter, || rustix::fs::utimensat(&*fd, "", &times, AtFlags::EMPTY_PATH))?;
         }
         self.attr(&*fd)
     }
@@ -324,8 +335,10 @@ impl Mounted {
     pub(super) fn make(&self, ask: &Make, grants: &mut Vec<Grant>) -> Result<Node, Errno> {
         self.to_write()?;
         let (dir, name) = (self.nodes.fd(ask.parent)?, name(&ask.name)?);
-        let (kind, mode) = (FileType::from_raw_mode(ask.mode), Mode::from_raw_mode(ask.mode & 0o7777));
-        as_caller(self.acts_for_all, ask.caller, || match kind {
+        let kind = FileType::from_raw_mode(ask.mode);
+        let is_dir = kind == FileType::Directory;
+        let mode = Mode::from_raw_mode(if is_dir { ask.mode & 0o7777 } else { self.file_mode(ask.mode) });
+        as_caller(self.acts_for_all, self.maker(ask.caller), || match kind {
             FileType::Directory => rustix::fs::mkdirat(&*dir, name.as_os_str(), mode),
             FileType::Symlink => rustix::fs::symlinkat(&*ask.target, &*dir, name.as_os_str()),
             FileType::Unknown => Err(Errno::INVAL),
@@ -356,13 +369,21 @@ impl Mounted {
         self.to_write()?;
         let (dir, name) = (self.nodes.fd(ask.parent)?, name(&ask.name)?);
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(ask.mode & 0o7777);
-        let fd = as_caller(self.acts_for_all, ask.caller, || {
-            rustix::fs::openat(&*dir, name.as_os_str(), flags | OFlags::NONBLOCK, mode)
+        let mode = Mode::from_raw_mode(self.file_mode(ask.mode));
+        // What turns out to be another than was looked at before is not emptied.
+        let late = if self.squashes_root { flags & OFlags::TRUNC } else { OFlags::empty() };
+        let fd = as_caller(self.acts_for_all, self.maker(ask.caller), || {
+            rustix::fs::openat(&*dir, name.as_os_str(), flags.difference(late) | OFlags::NONBLOCK, mode)
         })?;
         let opened = stat(&fd)?;
         if FileType::from_raw_mode(opened.stx_mode.into()) != FileType::RegularFile {
             return Err(Errno::EXIST); // a pipe or device that was there
+        }
+        if !self.may_have_opened(&opened, flags) {
+            return Err(Errno::ACCESS);
+        }
+        if !late.is_empty() {
+            rustix::fs::ftruncate(&fd, 0)?;
         }
         let attr = self.named(&dir, ask.parent, self.watched_dir(ask.parent)?, &name, grants)?;
         if flags.contains(OFlags::TRUNC) {
@@ -416,12 +437,16 @@ impl Mounted {
     }
 
     pub(super) fn end_reclaim(&self) -> Result<Nothing, Errno> {
-        let in_time = self.mount.is_some_and(|mount| self.grace.has_reclaimed(mount));
+        let in_time = self.mount.is_some_and(|mount| {
+            self.grace.replies.settled_all_but(mount, |file| self.files.get(file).is_ok());
+            self.grace.has_reclaimed(mount)
+        });
         if in_time || !self.may_reclaim { Ok(Nothing {}) } else { Err(Errno::TIMEDOUT) }
     }
 
     pub(super) fn reclaim(&self, ask: &Reclaim) -> Result<Reclaimed, Errno> {
-        let lost = ask.nodes.iter().filter(|place| !self.nodes.reclaim(place));
+        let is_there = |place: &Place| self.may_search(place.parent) && self.nodes.reclaim(place);
+        let lost = ask.nodes.iter().filter(|place| !is_there(place));
         Ok(Reclaimed { lost: lost.map(|place| place.node).collect() })
     }
 
@@ -581,6 +606,9 @@ impl Mounted {
 
     fn whole_file(&self, node: u64, room: usize, grants: &mut Vec<Grant>) -> Option<WholeFile> {
         let before = grants.len();
+        if !self.may_read(node) {
+            return None;
+        }
         // First the lease: there is none where another client has the file open for writing, or is changing it.
         self.grant_node(node, grants).ok()?;
         if grants.len() == before || !self.coherence.has_no_pages(self.nodes.file(node).ok()?) {
@@ -598,6 +626,10 @@ impl Mounted {
 
     pub(super) fn write(&self, ask: &Write) -> Result<Written, Errno> {
         let file = self.files.get(ask.file)?;
+        // What it takes to write in place, or away from a file's mode, is done with this thread's rights, not by what was opened.
+        if !file.is_written() {
+            return Err(Errno::BADF);
+        }
         let _open = self.gate.enter().ok_or(SESSION_OVER)?;
         file.write(&ask.data, ask.offset, ask.later)?;
         self.coherence.progress(self.client);
@@ -659,10 +691,10 @@ impl Mounted {
     }
 
     pub(super) fn close(&self, ask: Close) -> Result<Nothing, Errno> {
-        let file = self.files.remove(ask.file)?;
         if let Some(mount) = self.mount {
-            self.grace.replies.settled(mount, ask.file, None);
+            self.grace.replies.settled(mount, ask.file, None); // also where it was open in a session before this one only
         }
+        let file = self.files.remove(ask.file)?;
         self.close_locks(ask.file, file.node);
         self.nodes.closed(file.node);
         Ok(Nothing {})

@@ -31,7 +31,7 @@ use rustix::io::Errno;
 
 use super::grace::MountId;
 use crate::limits::{PIECES_KNOWN_MAX, PIECES_OF_MOUNT_MAX, REPLIES_KNOWN_MAX, SLOTS_MAX};
-use crate::message::{Slot, object};
+use crate::message::{Slot, object, write_of};
 
 /// What is known of a change that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,6 +232,15 @@ impl Replies {
         of_mount.pieces -= pieces.len();
         state.pieces -= pieces.len();
         pieces.iter().for_each(|piece| state.void(piece.place));
+    }
+
+    /// A mount has come back with what it has open: of other files it does not ask any more.
+    pub(super) fn settled_all_but(&self, mount: MountId, is_open: impl Fn(u64) -> bool) {
+        let of_files = self.state().known.get(&mount).map(|of_mount| {
+            of_mount.writes.keys().map(|object| write_of(*object).0).filter(|file| !is_open(*file)).collect()
+        });
+        let closed: BTreeSet<u64> = of_files.unwrap_or_default();
+        closed.into_iter().for_each(|file| self.settled(mount, file, None));
     }
 
     /// A mount has gone, and does not come again.
@@ -582,7 +591,16 @@ mod tests {
             server.settled(OTHER, 1, None);
         }
         assert_eq!(file.metadata().unwrap().len(), length);
-        assert_eq!(begin_in("another", &file, &[ONE, OTHER]).stored_of(OTHER, write), [], "it may be lost");
+        let next = begin(&file, &[ONE, OTHER]);
+        next.stored(OTHER, object(9, 0), (5, 6));
+        next.settled_all_but(OTHER, |file| file == 9);
+        assert_eq!(
+            (next.stored_of(OTHER, write), next.stored_of(OTHER, object(9, 0))),
+            (vec![], vec![(5, 6)])
+        );
+        assert_eq!(next.stored_of(ONE, object(8, 0)), [(5, 6)]);
+        let rebooted = begin_in("another", &file, &[ONE, OTHER]);
+        assert_eq!(rebooted.stored_of(OTHER, object(9, 0)), [], "it may be lost");
     }
 
     #[test]

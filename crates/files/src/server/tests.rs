@@ -661,7 +661,32 @@ fn nothing_is_changed_where_one_may_only_read() {
     call(&mounted, Open { node, file, ..Open::default() }).unwrap();
     let write = Write { file, data: "x".into(), ..Write::default() };
     assert_eq!(call(&mounted, write), Err(Errno::BADF));
+    // Nor one that would append, in place or with nothing.
+    let file = 3;
+    call(&mounted, Open { node, file, flags: OFlags::APPEND.bits(), ..Open::default() }).unwrap();
+    for data in ["x", ""] {
+        let write = Write { file, data: data.into(), later: true, drops_set_id: true, ..Write::default() };
+        assert_eq!(call(&mounted, write), Err(Errno::BADF));
+    }
     assert_eq!(fs::read_to_string(temp.path().join("f")).unwrap(), "words");
+}
+
+#[test]
+fn what_is_set_is_of_the_node_that_was_asked_for() {
+    let (temp, mounted) = mounted();
+    fs::write(temp.path().join("top/other"), "words").unwrap();
+    let [node, other] = ["f", "other"].map(|name| look_up(&mounted, TOP, name).unwrap());
+    call(&mounted, Open { node: other, file: 1, flags: OFlags::RDWR.bits(), ..Open::default() }).unwrap();
+    for ask in [
+        SetAttr { file: 1, size: Some(0), drops_set_id: true, ..SetAttr::default() },
+        SetAttr { uid: Some(u32::MAX), ..SetAttr::default() },
+        SetAttr { gid: Some(u32::MAX), mode: Some(0o2755), ..SetAttr::default() },
+    ] {
+        assert_eq!(call(&mounted, SetAttr { node, ..ask }).map(drop), Err(Errno::INVAL), "{ask:?}");
+    }
+    assert_eq!(fs::read_to_string(temp.path().join("top/other")).unwrap(), "words");
+    call(&mounted, SetAttr { node: other, file: 1, size: Some(1), ..SetAttr::default() }).unwrap();
+    assert_eq!(fs::read_to_string(temp.path().join("top/other")).unwrap(), "w");
 }
 
 /// What a client might ask: of few names, nodes and files, so that it often hits something.

@@ -15,7 +15,7 @@ use longhaul_copy::Station;
 use longhaul_files::dir::raise_open_file_limit;
 use longhaul_files::rights::{UserRights, own_name};
 use longhaul_files::server as files;
-use longhaul_files::{Access, Dir, Exports, FilesServer, RelPath};
+use longhaul_files::{Access, Dir, Exports, FilesServer, ForAll, RelPath};
 use longhaul_probe::path::server as probes;
 use longhaul_transport::identity::{AuthorizedKeys, Grant, Identity, PublicKey};
 use longhaul_transport::session::{Door, LaneSettings, Refused, Server, ServerOptions};
@@ -42,6 +42,9 @@ authorized_keys has a line for each key, as OpenSSH's, with options of its own b
   ssh-ed25519 AAAA... alice@example
   user=\"alice\",export=\"data\" ssh-ed25519 AAAA... alice@example
   export=\"pub\",ro,no-probe ssh-ed25519 AAAA... guest
+A host that root mounts for all its users has a key for user root here, by which they are who they are there; its own root need not be root here,
+nor numbers of users and groups the same (THERE:HERE, or THERE:HERE:COUNT; who has none is nobody):
+  user=\"root\",root-squash,map-user=\"1000:2000:50\",map-group=\"100:100\" ssh-ed25519 AAAA... cluster
 It is read anew when it changes; sessions under way go on.")]
 pub(crate) struct Serve {
     /// A directory to serve, under a name; `:ro` for reading only. Clients reach it as longhaul://HOST/NAME/...
@@ -286,7 +289,7 @@ impl Door for ExportsDoor {
             let (exports, files) = (Arc::clone(&self.exports), Arc::clone(&self.files));
             return Ok(probes.station_with(Arc::new(disks::OfKey { exports, grant, files })));
         }
-        let rights = rights_of(&grant).map_err(Refused::Because)?;
+        let rights = rights_of(&grant, service == FILES).map_err(Refused::Because)?;
         tracing::info!(%from, key = %key.fingerprint(), user = grant.user.as_deref().unwrap_or("-"), "session");
         handler(
             service,
@@ -328,16 +331,18 @@ impl Access for Copying {
     }
 }
 
-/// Whose rights a session gets; `None`: those of the user who runs the server.
-fn rights_of(grant: &Grant) -> Result<Option<UserRights>, String> {
+/// Whose rights a session gets; `None`: those of the user who runs the server. A client whose root is nobody here is so in whatever is no
+/// mount; there, each of its users is told apart.
+fn rights_of(grant: &Grant, is_mount: bool) -> Result<Option<UserRights>, String> {
     let is_root = rustix::process::geteuid().is_root();
-    match &grant.user {
+    let user = if grant.root_squash && !is_mount { Some("nobody") } else { grant.user.as_deref() };
+    match user {
         None if is_root => {
             Err("your key has no user= option, which a server that root runs needs".to_owned())
         }
         None => Ok(None),
         // Nothing to take on; where users make their own namespaces, root could not.
-        Some(user) if own_name().as_ref() == Some(user) => Ok(None),
+        Some(user) if own_name().as_deref() == Some(user) => Ok(None),
         Some(user) if is_root => match UserRights::of(user) {
             Ok(Some(rights)) => can_take_on(rights, user).map(Some),
             Ok(None) => Err(format!("your key's user `{user}` does not exist here")),
@@ -365,6 +370,11 @@ struct ExportAccess {
 impl Access for ExportAccess {
     fn resolve(&self, path: &[u8], to_write: bool) -> Result<(Dir, RelPath), String> {
         self.exports.resolve(path, &self.grant, to_write).map_err(|error| error.to_string())
+    }
+
+    fn for_all(&self) -> ForAll {
+        let Grant { root_squash, users, groups, .. } = &self.grant;
+        ForAll { squashes_root: *root_squash, users: users.clone(), groups: groups.clone() }
     }
 
     fn enter_thread(&self) {

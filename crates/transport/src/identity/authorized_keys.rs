@@ -4,6 +4,7 @@
 //! ssh-ed25519 AAAA... alice@example
 //! user="alice",export="data",export="scratch" ssh-ed25519 AAAA... alice@example
 //! export="public",ro,no-probe ssh-ed25519 AAAA... guest
+//! user="root",root-squash,map-user="1000:2000",map-group="100:100:50" ssh-ed25519 AAAA... cluster
 //! ```
 
 use std::path::Path;
@@ -22,7 +23,61 @@ pub struct Grant {
     pub read_only: bool,
     /// The path may not be measured.
     pub no_probe: bool,
+    /// Of a mount for all users of a client: its root is nobody here.
+    pub root_squash: bool,
+    /// Likewise: numbers of users there and here; none: they are the same.
+    pub users: Vec<IdRange>,
+    /// And of groups.
+    pub groups: Vec<IdRange>,
 }
+
+/// Numbers of users or groups at a client, one after the other, and what they are here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first one there.
+    pub there: u32,
+    /// The first one here.
+    pub here: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl IdRange {
+    /// `THERE:HERE`, or `THERE:HERE:COUNT`.
+    fn parse(text: &str) -> Option<Self> {
+        let numbers: Vec<u32> = text.split(':').map(|number| number.parse().ok()).collect::<Option<_>>()?;
+        let (there, here, count) = match numbers[..] {
+            [there, here] => (there, here, 1),
+            [there, here, count] if count > 0 => (there, here, count),
+            _ => return None,
+        };
+        // The last two numbers that there are mean "none" and "unknown".
+        let fits = |first: u32| first.checked_add(count).is_some_and(|end| end < u32::MAX);
+        (fits(there) && fits(here)).then_some(Self { there, here, count })
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        let meets = |one: u32, another: u32| one < another + other.count && another < one + self.count;
+        meets(self.there, other.there) || meets(self.here, other.here)
+    }
+}
+
+/// Adds a range of numbers, none of which may be in another.
+fn add_range(ranges: &mut Vec<IdRange>, text: &str) -> Result<(), String> {
+    let range = IdRange::parse(text)
+        .ok_or_else(|| format!("`{}` is not THERE:HERE or THERE:HERE:COUNT", super::key::shorten(text)))?;
+    if ranges.iter().any(|other| range.overlaps(other)) {
+        return Err(format!("`{text}` has numbers that another range has"));
+    }
+    if ranges.len() >= ID_RANGES_MAX {
+        return Err(format!("more than {ID_RANGES_MAX} ranges of numbers"));
+    }
+    ranges.push(range);
+    Ok(())
+}
+
+/// As the kernel has of a namespace of users. They travel in one message.
+const ID_RANGES_MAX: usize = 340;
 
 impl Grant {
     /// Whether the export called `name` may be used.
@@ -100,6 +155,9 @@ fn parse_line(line: &str) -> Result<(PublicKey, Grant), String> {
         match option {
             ("ro", None) => grant.read_only = true,
             ("no-probe", None) => grant.no_probe = true,
+            ("root-squash", None) => grant.root_squash = true,
+            ("map-user", Some(range)) => add_range(&mut grant.users, range)?,
+            ("map-group", Some(range)) => add_range(&mut grant.groups, range)?,
             ("user", Some(name)) if grant.user.is_none() && !name.is_empty() => {
                 grant.user = Some(name.to_owned())
             }
@@ -109,6 +167,11 @@ fn parse_line(line: &str) -> Result<(PublicKey, Grant), String> {
             }
         }
         rest = after;
+    }
+    // Else they would promise what they do not do: of any other user's key all is done as that user.
+    let is_for_all = grant.root_squash || !grant.users.is_empty() || !grant.groups.is_empty();
+    if is_for_all && grant.user.as_deref() != Some("root") {
+        return Err("root-squash, map-user and map-group want user=\"root\"".to_owned());
     }
     Ok((key, grant))
 }
@@ -171,14 +234,39 @@ mod tests {
         assert_eq!(full.user.as_deref(), Some("al ice"));
         assert!(full.allows_export("a,b") && full.allows_export("c") && !full.allows_export("d"));
         assert!(Grant::default().allows_export("anything"));
+        let for_all = grant(
+            "user=\"root\",root-squash,map-user=\"1000:2000\",map-user=\"0:5:1000\",map-group=\"1:1:9\" ",
+        );
+        let for_all = for_all.unwrap();
+        assert!(for_all.root_squash);
+        let range = |there, here, count| IdRange { there, here, count };
+        assert_eq!(for_all.users, [range(1000, 2000, 1), range(0, 5, 1000)]);
+        assert_eq!(for_all.groups, [range(1, 1, 9)]);
     }
 
     #[test]
     fn a_line_that_is_not_understood_refuses_the_file() {
         let k = Identity::ephemeral().public().to_openssh();
-        for bad in
-            ["ro, ", "r0 ", "user=alice ", "user=\"a ", "user=\"\" ", "user=\"a\"ro ", "export ", "ro=\"\" "]
-        {
+        for bad in [
+            "ro, ",
+            "r0 ",
+            "user=alice ",
+            "user=\"a ",
+            "user=\"\" ",
+            "user=\"a\"ro ",
+            "export ",
+            "ro=\"\" ",
+            "root-squash ",
+            "user=\"a\",root-squash ",
+            "user=\"a\",map-user=\"1:2\" ",
+            "user=\"root\",map-user=\"1\" ",
+            "user=\"root\",map-user=\"1:2:0\" ",
+            "user=\"root\",map-user=\"1:2:3:4\" ",
+            "user=\"root\",map-user=\"1:x\" ",
+            "user=\"root\",map-user=\"1:4294967295\" ",
+            "user=\"root\",map-user=\"1:1:5\",map-user=\"5:9\" ",
+            "user=\"root\",map-group=\"1:1:5\",map-group=\"9:5\" ",
+        ] {
             let error = AuthorizedKeys::parse(&format!("{k}\n{bad}{k}\n")).unwrap_err();
             assert_eq!(error.line, 2, "{bad}");
         }

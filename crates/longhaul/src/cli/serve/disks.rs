@@ -35,7 +35,7 @@ impl AsFd for Changed {
 
 impl Directories for OfKey {
     fn open(&self, path: &[u8]) -> Result<Box<dyn AsFd>, String> {
-        if let Some(rights) = rights_of(&self.grant)? {
+        if let Some(rights) = rights_of(&self.grant, false)? {
             rights.take_on().map_err(|error| format!("it cannot take on your user's rights: {error}"))?;
         }
         let found = self.exports.resolve(path, &self.grant, true).map_err(|error| error.to_string())?;
