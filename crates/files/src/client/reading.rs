@@ -85,9 +85,10 @@ impl Reading {
             Way::Down => return self.read_down(offset, length, most, round_trip),
             Way::On => {}
         }
-        // Several requests of the kernel's may overtake each other: a long read is many.
-        let near =
-            offset <= self.next.saturating_add(4 * BLOCK) && offset.saturating_add(16 * BLOCK) >= self.next;
+        // Several requests of the kernel's may overtake each other: a long read is many. Of pages it asks for those that it has not: whoever
+        // reads on comes to the next of these, which has been asked for with what is between.
+        let ahead = self.next.saturating_add(4 * BLOCK).max(self.asked.saturating_mul(BLOCK));
+        let near = offset <= ahead && offset.saturating_add(16 * BLOCK) >= self.next;
         let end = offset.saturating_add(length);
         if !near || self.goes_down {
             self.begin(end, 0, false);
@@ -297,6 +298,32 @@ mod tests {
             assert_eq!(read(&mut reading, place, 4096, SIZE, SIZE, || RTT), Plan::Alone);
         }
         assert_eq!(read(&mut reading, 20 * BLOCK + 4096, 4096, SIZE, SIZE, || RTT), Plan::Blocks(20..25));
+    }
+
+    /// Over pages that the kernel has.
+    #[test]
+    fn a_reader_that_jumps_to_what_has_been_asked_for_goes_on() {
+        let mut reading = Reading::default();
+        let plan = read(&mut reading, 0, BLOCK, SIZE, SIZE, || RTT);
+        let Plan::Blocks(asked) = plan else { panic!("{plan:?}") };
+        let (window, mut until) = (reading.window, asked.end);
+        for place in [7, 40, 41, 60, 90] {
+            assert!(place < until);
+            match read(&mut reading, place * BLOCK, BLOCK, SIZE, SIZE, || RTT) {
+                Plan::Blocks(more) if more.is_empty() => {}
+                Plan::Blocks(more) => {
+                    assert_eq!(more.start, until, "nothing is asked for twice, or left out");
+                    until = more.end;
+                }
+                other => panic!("at {place}: {other:?}"),
+            }
+        }
+        assert!(reading.window == window && until > 90 + window / BLOCK / 2);
+        assert_eq!(
+            read(&mut reading, (until + 5) * BLOCK, BLOCK, SIZE, SIZE, || RTT),
+            Plan::Alone,
+            "that has not"
+        );
     }
 
     #[test]
