@@ -23,10 +23,11 @@ const SYSCTLS: [&str; 8] = [
     "net.ipv4.tcp_slow_start_after_idle",
 ];
 
-/// Settings that decide what a wake-up takes, by the names that the kernel's command line has for them.
-const IDLING: [(&str, &str); 2] = [
+/// Settings that decide what a wake-up takes, and a page that was free, by the names that the kernel's command line has for them.
+const GUEST: [(&str, &str); 3] = [
     ("cpuidle.current_driver", "/sys/devices/system/cpu/cpuidle/current_driver"),
     ("haltpoll.guest_halt_poll_ns", "/sys/module/haltpoll/parameters/guest_halt_poll_ns"),
+    ("page_reporting.page_reporting_order", "/sys/module/page_reporting/parameters/page_reporting_order"),
 ];
 
 /// What there is to say of this machine, now. What cannot be found out is called unknown; of the program's
@@ -68,7 +69,7 @@ fn setting(text: &str, name: &str, between: char) -> Option<String> {
 
 fn settings() -> BTreeMap<String, String> {
     let sysctls = SYSCTLS.map(|name| (name, format!("/proc/sys/{}", name.replace('.', "/"))));
-    let all = sysctls.into_iter().chain(IDLING.map(|(name, file)| (name, file.to_owned())));
+    let all = sysctls.into_iter().chain(GUEST.map(|(name, file)| (name, file.to_owned())));
     all.filter_map(|(name, file)| {
         let text = fs::read_to_string(file).ok()?;
         Some((name.to_owned(), text.split_whitespace().collect::<Vec<_>>().join(" ")))

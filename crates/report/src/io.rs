@@ -74,6 +74,9 @@ pub struct Place {
     pub file_bytes: u64,
     /// A run was ended after this long.
     pub limit_seconds: f64,
+    /// What a shell was given before each run, which was not timed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare: Option<String>,
     /// The commands that made the file systems, by their names.
     pub systems: Vec<System>,
     /// File systems without runs, and why.
@@ -326,6 +329,7 @@ impl Place {
             let command = system.command.join(" ");
             notes.push(format!("{}{secret}: `{command}`", system.name));
         }
+        notes.extend(self.prepare.iter().map(|prepare| format!("before each run: `{prepare}`")));
         notes.extend(self.link.iter().map(|link| format!("link: `{}`", link.command.join(" "))));
         notes.push(format!(
             "a file of {}, each run at most {} s",
@@ -433,6 +437,7 @@ mod tests {
             link: None,
             file_bytes: 100_000_000,
             limit_seconds: 10.0,
+            prepare: None,
             systems: vec![system("one"), system("other")],
             left_out: Vec::new(),
             runs,

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -48,6 +48,10 @@ impl Bench {
   longhaul bench io longhaul=/mnt/far sshfs=/mnt/sshfs
   longhaul bench io ~/far --length 8KiB --length 1MiB --size 1GiB --rounds 1
   longhaul bench io far=/mnt/far --remount 'umount \"$DIR\" && mount \"$DIR\"'
+  longhaul bench io /mnt/far --prepare 'head -c 1G /dev/zero | tail -c 1G >/dev/null'
+
+The last has the memory that a run will take touched before it: a virtual machine's free memory may be its hypervisor's, whose
+faults are many times slower than the copies that are to be timed.
 
 Exit codes: 0 all was measured; 1 some runs failed, each is named; 2 it could not begin, or not mount anew.")]
 struct FileIo {
@@ -73,6 +77,9 @@ struct FileIo {
     /// out]
     #[arg(long, value_name = "COMMAND")]
     remount: Option<String>,
+    /// What is run by sh before each run and is not timed; the directory is $DIR
+    #[arg(long, value_name = "COMMAND")]
+    prepare: Option<String>,
     /// File that is in each directory already, to be read after mounting instead of one that was written here
     #[arg(long, value_name = "NAME")]
     read: Option<PathBuf>,
@@ -151,6 +158,7 @@ impl FileIo {
             link: None,
             file_bytes: self.size,
             limit_seconds: self.limit as f64,
+            prepare: self.prepare.clone(),
             systems: directories.iter().map(Directory::record).collect(),
             left_out: Vec::new(),
             runs: Vec::new(),
@@ -220,7 +228,8 @@ impl FileIo {
         };
         let ready = self.make_ready(directory, pattern);
         std::thread::sleep(REST);
-        let done = ready.and_then(|path| match pattern {
+        let prepared = ready.and_then(|path| self.prepare(directory).map(|()| path));
+        let done = prepared.and_then(|path| match pattern {
             Pattern::CreateWrite => self.write(&path, true, number, &mut run),
             Pattern::Overwrite => self.write(&path, false, number, &mut run),
             Pattern::ReadAfterMount | Pattern::ReadAfterWrite => self.read(&path, &mut run),
@@ -244,7 +253,7 @@ impl FileIo {
                     self.fill(&path)?;
                 }
                 let remount = self.remount.as_deref().context("--remount is missing")?;
-                let status = Command::new("sh").args(["-c", remount]).env("DIR", &directory.path).status()?;
+                let status = directory.shell(remount)?;
                 if !status.success() {
                     bail!("{REMOUNT_FAILED}: {status}");
                 }
@@ -256,6 +265,15 @@ impl FileIo {
             }
         }
         Ok(path)
+    }
+
+    fn prepare(&self, directory: &Directory) -> anyhow::Result<()> {
+        let Some(prepare) = &self.prepare else { return Ok(()) };
+        let status = directory.shell(prepare).context("--prepare cannot be run")?;
+        if !status.success() {
+            bail!("--prepare failed: {status}");
+        }
+        Ok(())
     }
 
     /// Writes a file that no time is taken of.
@@ -326,6 +344,11 @@ impl FileIo {
 impl Directory {
     fn record(&self) -> System {
         System { name: self.name.clone(), encrypted: None, command: vec![self.path.display().to_string()] }
+    }
+
+    /// What a user's command says does not get into the record that is printed.
+    fn shell(&self, command: &str) -> io::Result<ExitStatus> {
+        Command::new("sh").args(["-c", command]).env("DIR", &self.path).stdout(io::stderr()).status()
     }
 }
 
@@ -420,6 +443,7 @@ mod tests {
             rounds: 1,
             limit: 10,
             remount: Some("test -f \"$DIR/longhaul-bench-io.tmp\"".to_owned()),
+            prepare: Some("echo >> \"$DIR/prepared\"".to_owned()),
             read: None,
             json: true,
         };
@@ -429,6 +453,11 @@ mod tests {
             assert_eq!((run.failure.clone(), run.bytes, run.cut), (None, 100_000, false), "{pattern}");
             assert!(run.mbps().unwrap() > 0.0 && run.calls >= 13);
         }
+        assert_eq!(std::fs::read(dir.path().join("prepared")).unwrap().len(), Pattern::ALL.len());
+        let unprepared = FileIo { prepare: Some("false".to_owned()), ..io };
+        let run = unprepared.measure(directory, Pattern::ReadAfterWrite, 8192, 1, 1);
+        assert!(run.failure.unwrap().starts_with("--prepare failed"));
+        let io = FileIo { prepare: None, ..unprepared };
         // What was written by another run in the middle is found.
         let path = dir.path().join(FILE);
         let mut bytes = std::fs::read(&path).unwrap();

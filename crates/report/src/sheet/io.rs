@@ -279,6 +279,7 @@ mod tests {
             link: None,
             file_bytes: 1 << 20,
             limit_seconds: 9.0,
+            prepare: None,
             systems: vec![system(OURS), system("other")],
             left_out: Vec::new(),
             runs: vec![
