@@ -49,6 +49,48 @@ fn what_users_make_on_a_mount_for_all_is_theirs() {
     mounted.program.stop().expect(0);
 }
 
+/// That a quota is reached is the kernel's to say, and not every kernel has quotas; this is what it looks at.
+#[test]
+fn quotas_bind_the_users_of_a_mount_for_all() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    const SYS_RESOURCE: u64 = 1 << 24; // linux/capability.h
+    let stage = Stage::shared("--rtt 2ms");
+    // Root of a user namespace has all capabilities, also where a container's root has few.
+    let mut server = stage.on(Host::Far, "unshare");
+    server.args(["--user", "--map-root-user", LONGHAUL]).args(stage.serve_arguments());
+    let mut server = stage.start(&mut server);
+    server.wait_to_say("host key");
+    let mounted = Mounted::new(&stage, "mnt", &["-o", "allow_other"]);
+    fs::write(mounted.path("long"), vec![1; 4 << 20]).unwrap();
+    let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    let mut seen = Vec::new();
+    for thread in threads {
+        let thread = thread.unwrap().path();
+        let name = fs::read_to_string(thread.join("comm")).unwrap().trim().to_owned();
+        if name != "mover" && !name.starts_with("files") {
+            continue;
+        }
+        let status = fs::read_to_string(thread.join("status")).unwrap();
+        for set in ["CapPrm", "CapEff"] {
+            let set = capabilities(&status, set);
+            assert_eq!(set & SYS_RESOURCE, 0, "{name}");
+            assert_ne!(set, 0, "{name} has root's other rights");
+        }
+        seen.push(name);
+    }
+    assert!(seen.iter().any(|name| name == "mover") && seen.iter().any(|name| name != "mover"), "{seen:?}");
+    // They had it from the thread that started them.
+    let first = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    assert_ne!(capabilities(&first, "CapEff") & SYS_RESOURCE, 0);
+    mounted.program.stop().expect(0);
+}
+
+/// A set of a thread's, by its name in proc_pid_status(5).
+fn capabilities(status: &str, set: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':')).unwrap();
+    u64::from_str_radix(line.trim(), 16).unwrap()
+}
+
 /// An access control list as it is in `system.posix_acl_access` (linux/posix_acl_xattr.h): tags (owner 1, user 2, group 4, mask 16, others 32),
 /// permissions, and whose.
 fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {

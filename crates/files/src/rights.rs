@@ -21,7 +21,7 @@ use nix::unistd::{ResGid, ResUid, User, getgrouplist, getresgid, getresuid};
 use rustix::fs::{Gid, Uid};
 // Of one thread: the C library's functions would change the whole process.
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, set_capabilities, set_thread_groups, set_thread_res_gid,
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
 };
 
@@ -84,6 +84,18 @@ impl UserRights {
         let gids = ResGid { real: gid, effective: gid, saved: gid };
         !self.uid.is_root() && getresuid() == Ok(uids) && getresgid() == Ok(gids)
     }
+}
+
+/// Has quotas bind the calling thread, whoever it acts as: it writes for others, and who these are it is not told with each write. They
+/// would not, as the kernel lets root exceed them (`CAP_SYS_RESOURCE`); its own NFS server gives that up, too.
+///
+/// # Errors
+/// As `capset(2)`, which refuses nobody to give up what a thread has.
+pub(crate) fn obey_quotas() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    let all = [&mut sets.effective, &mut sets.permitted, &mut sets.inheritable];
+    all.into_iter().for_each(|set| set.remove(CapabilitySet::SYS_RESOURCE));
+    Ok(set_capabilities(None, sets)?)
 }
 
 /// The name of the user who runs this process, where the system knows one.

@@ -568,7 +568,7 @@ impl Pieces for FilesServer {
     }
 
     fn enter_thread(&self) {
-        self.access.enter_thread();
+        workers::enter_thread(&*self.access);
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::access::Access;
 use crate::limits::{WORK_WAITING_MAX, WORKERS_FOR_SYNCS, WORKERS_MAX};
+use crate::rights::obey_quotas;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -34,7 +35,7 @@ impl Workers {
         for number in 0..count {
             let (access, waiting) = (Arc::clone(access), Arc::clone(&waiting));
             thread::Builder::new().name(format!("files{number}")).spawn(move || {
-                access.enter_thread();
+                enter_thread(&*access);
                 // Permission bits are the client's: its umask has been taken off. The kernel keeps a umask for a
                 // process, but for threads that ask for their own.
                 match unshare(CloneFlags::CLONE_FS) {
@@ -96,6 +97,14 @@ impl Workers {
             TrySendError::Disconnected(_) => Errno::IO,
         })?;
         result.await.unwrap_or(Err(Errno::IO))
+    }
+}
+
+/// Takes on the rights with which a thread of a mount's touches files.
+pub(super) fn enter_thread(access: &dyn Access) {
+    access.enter_thread();
+    if let Err(error) = obey_quotas() {
+        tracing::error!(%error, "no quota binds a client that root mounts for all its users");
     }
 }
 
