@@ -151,13 +151,30 @@ impl Scheduler {
     /// # Panics
     /// When a `whole` extent is too long for a frame.
     pub fn push(&mut self, extent: Extent) -> Result<(), QueueFull> {
+        self.insert(self.waiting.len(), extent)
+    }
+
+    /// Likewise, but before those at the end whose objects have higher numbers: the peer, who has numbered what it asks for in
+    /// the order in which it reads, waits for the lowest, and requests overtake each other.
+    ///
+    /// # Errors
+    /// As of [`push`](Self::push).
+    ///
+    /// # Panics
+    /// As [`push`](Self::push).
+    pub fn push_in_turn(&mut self, extent: Extent) -> Result<(), QueueFull> {
+        let later = self.waiting.iter().rev().take_while(|waiting| waiting.object > extent.object).count();
+        self.insert(self.waiting.len() - later, extent)
+    }
+
+    fn insert(&mut self, place: usize, extent: Extent) -> Result<(), QueueFull> {
         if self.waiting.len() >= EXTENTS_WAITING_MAX {
             return Err(QueueFull);
         }
         assert!(!extent.whole || extent.length <= FRAME_PAYLOAD_MAX as u64, "{extent:?}");
         if extent.length > 0 {
             self.waiting_bytes += extent.length;
-            self.waiting.push_back(extent);
+            self.waiting.insert(place, extent);
         }
         Ok(())
     }

@@ -298,22 +298,21 @@ impl Remote {
             lock(&file.reading).lost(place);
         }
         for run in runs {
-            let remote = self.clone();
+            let (remote, transfer) = (self.clone(), self.inner.client.transfers.number());
             // What does not come is asked for again when it is read.
-            tokio::spawn(async move { remote.fetch_run(far, run, size).await });
+            tokio::spawn(async move { remote.fetch_run(far, transfer, run, size).await });
         }
         Ok(())
     }
 
     /// Fetches blocks that follow each other; each is kept as soon as it is there.
-    async fn fetch_run(&self, far: u64, run: Vec<Fetching>, size: u64) -> Option<()> {
+    async fn fetch_run(&self, far: u64, transfer: u64, run: Vec<Fetching>, size: u64) -> Option<()> {
         let client = &self.inner.client;
         let (node, first) = run.first()?.at;
         let offset = first * BLOCK;
         let length = (size - offset).min(run.len() as u64 * BLOCK) as u32;
         let asking = Asking::begin(client);
-        let mut awaited = client.transfers.expect(length as usize, BLOCK_BYTES);
-        let transfer = awaited.number;
+        let mut awaited = client.transfers.expect(transfer, length as usize, BLOCK_BYTES);
         let content = self.call(Read { file: far, offset, length, transfer }).await.outcome.ok()?;
         let mut run: Vec<Option<Fetching>> = run.into_iter().map(Some).collect();
         let mut keep = |index: usize, data: Bytes| {
@@ -353,8 +352,8 @@ impl Remote {
         }
         let mut attempts = READ_ATTEMPTS;
         while attempts > 0 {
-            let mut awaited = self.inner.client.transfers.expect(length as usize, length as usize);
-            let transfer = awaited.number;
+            let transfer = self.inner.client.transfers.number();
+            let mut awaited = self.inner.client.transfers.expect(transfer, length as usize, length as usize);
             let mut content = self.call(Read { file, offset, length, transfer }).await.outcome?;
             if content.on_lanes == 0 {
                 content.data.truncate(length as usize);

@@ -141,12 +141,17 @@ impl Drop for Awaited<'_> {
 }
 
 impl Transfers {
-    /// Gets ready for up to `bytes` from the server, in blocks of `block_bytes`.
-    pub(super) fn expect(&self, bytes: usize, block_bytes: usize) -> Awaited<'_> {
-        let (sender, done) = mpsc::unbounded_channel(); // as many as there are blocks
+    /// The number of a transfer that is to be expected. The server sends those with the lowest numbers first.
+    pub(super) fn number(&self) -> u64 {
         let mut incoming = lock(&self.incoming);
         incoming.last += 1;
-        let number = incoming.last;
+        incoming.last
+    }
+
+    /// Gets ready for up to `bytes` from the server, in blocks of `block_bytes`.
+    pub(super) fn expect(&self, number: u64, bytes: usize, block_bytes: usize) -> Awaited<'_> {
+        let (sender, done) = mpsc::unbounded_channel(); // as many as there are blocks
+        let mut incoming = lock(&self.incoming);
         if !incoming.over {
             let block = |begin| {
                 let buffer = vec![0; block_bytes.min(bytes - begin)];
@@ -265,7 +270,7 @@ mod tests {
             }
             pieces.push(pieces[seed as usize % pieces.len()]); // hedged
             let transfers = Transfers::default();
-            let mut awaited = transfers.expect(asked, block_bytes);
+            let mut awaited = transfers.expect(transfers.number(), asked, block_bytes);
             for (number, (from, to)) in pieces.iter().enumerate() {
                 if number == said_after {
                     prop_assert_eq!(awaited.begin(there as u64), Ok(()));
@@ -289,7 +294,7 @@ mod tests {
     #[test]
     fn more_than_was_asked_for_is_not_taken() {
         let transfers = Transfers::default();
-        let mut awaited = transfers.expect(100, 64);
+        let mut awaited = transfers.expect(transfers.number(), 100, 64);
         assert_eq!(transfers.store(awaited.number, 90, &[1; 11]), Stored::Unwanted);
         assert_eq!(transfers.store(awaited.number, u64::MAX - 3, &[1; 11]), Stored::Unwanted);
         assert_eq!(transfers.store(awaited.number + 1, 0, &[1; 11]), Stored::Unwanted);

@@ -304,7 +304,7 @@ impl FilesServer {
                 sendings.insert(read.transfer, Arc::new(sending));
             }
             let (object, length) = (read.transfer, u64::from(content.on_lanes));
-            session.lanes().push(Extent { object, offset: 0, length, whole: false }).await;
+            session.lanes().push_in_turn(Extent { object, offset: 0, length, whole: false }).await;
         }
         Ok(content)
     }

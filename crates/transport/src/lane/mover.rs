@@ -259,9 +259,18 @@ impl Lanes {
 
     /// Queues an extent to be sent; waits while the queue is full.
     pub async fn push(&self, extent: Extent) {
+        self.queue(Scheduler::push, extent).await;
+    }
+
+    /// Likewise, before what waits at the end of objects with higher numbers ([`Scheduler::push_in_turn`]).
+    pub async fn push_in_turn(&self, extent: Extent) {
+        self.queue(Scheduler::push_in_turn, extent).await;
+    }
+
+    async fn queue(&self, push: fn(&mut Scheduler, Extent) -> Result<(), QueueFull>, extent: Extent) {
         loop {
             let room = self.queue_has_room.notified();
-            let pushed = self.scheduler().push(extent);
+            let pushed = push(&mut self.scheduler(), extent);
             match pushed {
                 Ok(()) => {
                     self.pushed.notify_one();

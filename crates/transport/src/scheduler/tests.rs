@@ -27,6 +27,23 @@ fn pieces_cover_the_extent_in_order_and_end_aligned() {
 }
 
 #[test]
+fn what_was_asked_for_first_goes_first_however_the_requests_came() {
+    let mut s = Scheduler::new(PIECE_BYTES_MIN);
+    s.add_lane(1);
+    let piece = u64::from(PIECE_BYTES_MIN);
+    for object in [2, 1, 5, 3, 4] {
+        s.push_in_turn(extent(object, 0, 2 * piece)).unwrap();
+    }
+    let mut objects = Vec::new();
+    objects.extend((0..5).filter_map(|_| s.take(1, 0)).map(|piece| piece.object));
+    // A request that comes late goes before what is left of a later one.
+    s.push_in_turn(extent(0, 0, piece)).unwrap();
+    objects.extend(std::iter::from_fn(|| s.take(1, 0)).map(|piece| piece.object));
+    assert_eq!(objects, [1, 1, 2, 2, 3, 0, 3, 4, 4, 5, 5]);
+    assert_eq!((s.waiting_bytes(), s.under_way_bytes()), (0, 11 * piece));
+}
+
+#[test]
 fn a_lost_lane_s_pieces_go_first_again_in_their_order() {
     let mut s = Scheduler::new(PIECE_BYTES_MIN);
     s.add_lane(1);
