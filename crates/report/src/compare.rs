@@ -10,7 +10,7 @@
 //! Invariant: where no interval can be had nothing is called better or worse.
 
 use crate::chart::with_deviation;
-use crate::series::{Better, Series, Spread, Value};
+use crate::series::{Better, Series, Spread};
 use crate::sheet::{Cell, Table, Tone};
 
 /// A figure of two records.
@@ -66,7 +66,7 @@ pub const METHOD: &str = "Ratio of geometric means, after / before, with an inte
 pub fn compare(before: &[Series], after: &[Series]) -> Vec<Comparison> {
     let pair = |one: &Series| {
         let other = after.iter().find(|other| one.is_of(other))?;
-        let ratio = Ratio::of(&counted(other), &counted(one));
+        let ratio = Ratio::of(&other.counted(), &one.counted());
         Some(Comparison { before: one.clone(), after: other.clone(), ratio })
     };
     before.iter().filter_map(pair).collect()
@@ -76,13 +76,6 @@ pub fn compare(before: &[Series], after: &[Series]) -> Vec<Comparison> {
 #[must_use]
 pub fn missing(of: &[Series], from: &[Series]) -> usize {
     of.iter().filter(|one| !from.iter().any(|other| one.is_of(other))).count()
-}
-
-/// Runs by which a figure is judged: those that nothing disturbed, if there are any.
-fn counted(series: &Series) -> Vec<f64> {
-    let is_calm = |value: &&Value| !value.is_disturbed;
-    let any = series.values.iter().any(|value| is_calm(&value));
-    series.values.iter().filter(|value| !any || is_calm(value)).map(|value| value.value).collect()
 }
 
 impl Ratio {
@@ -229,7 +222,7 @@ pub fn table(all: &[Comparison]) -> Table {
 
 /// `925 ± 4 (3†)`: mean, deviation and number of the runs that count.
 fn side(series: &Series) -> String {
-    let Some(spread) = Spread::of(&counted(series)) else { return "-".to_owned() };
+    let Some(spread) = Spread::of(&series.counted()) else { return "-".to_owned() };
     let cut = if series.values.iter().any(|value| value.is_cut) { "~" } else { "" };
     let doubt = if series.values.iter().any(|value| value.is_doubted) { "†" } else { "" };
     format!("{cut}{} ({}{doubt})", with_deviation(spread.mean, spread.deviation), spread.count)
@@ -242,7 +235,7 @@ pub fn json(all: &[Comparison]) -> serde_json::Value {
         let Comparison { before, after, ratio } = comparison;
         serde_json::json!({
             "scenario": before.scenario, "tool": before.tool, "figure": before.figure, "call_bytes": before.call_bytes,
-            "before": counted(before), "after": counted(after), "ratio": ratio.map(|ratio| ratio.ratio),
+            "before": before.counted(), "after": after.counted(), "ratio": ratio.map(|ratio| ratio.ratio),
             "interval": ratio.and_then(|ratio| ratio.interval), "says": comparison.in_words().to_lowercase(),
         })
     };

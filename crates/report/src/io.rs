@@ -121,11 +121,24 @@ pub struct Run {
     pub longest_seconds: f64,
     /// It was ended at its limit: fewer bytes than the file has.
     pub cut: bool,
+    /// Share of the machine's processor time that its own host gave to others meanwhile, of 1 (`steal` in
+    /// proc_stat(5)); unknown in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stolen: Option<f64>,
     /// Why it did not come to its end.
     pub failure: Option<String>,
 }
 
+/// A run that lost a larger share of the processors than this is not compared: with a full link, what two file systems differ by is less.
+pub const STOLEN_MAX: f64 = 0.005;
+
 impl Run {
+    /// Whether it had the machine to itself, as far as is known.
+    #[must_use]
+    pub fn is_undisturbed(&self) -> bool {
+        self.stolen.is_none_or(|share| share <= STOLEN_MAX)
+    }
+
     /// Of its bytes; `None` where it failed.
     #[must_use]
     pub fn mbps(&self) -> Option<f64> {
@@ -205,7 +218,8 @@ pub fn overview(records: &[(String, Io)], subject: &str) -> String {
 }
 
 const LEGEND: &str = "\nMbit/s of files' bytes, from the first call to the return of the last, and of close(2) where it \
-    wrote: the mean of the rounds, and each round. `~`: ended at the limit. \"2005\": the means that JAXA RR-05-004 gives for SRFS and NFS, over a \
+    wrote: the mean of the rounds, and each round. `~`: ended at the limit; `( )` of one round: disturbed, the machine's own host had more than 0.5 % of its processors \
+    meanwhile; such rounds do not count where there are others. \"2005\": the means that JAXA RR-05-004 gives for SRFS and NFS, over a \
     link of 4 ms those of its path through a VPN, else of its direct path (1 Gbit/s x 3.3 ms).\n";
 
 /// One of the two networks that JAXA RR-05-004 measured over.
@@ -257,11 +271,18 @@ impl Place {
             .filter(move |run| (run.system.as_str(), run.pattern, run.length) == (system, pattern, length))
     }
 
-    /// The mean of all rounds; `None` where one failed, or there is none.
+    /// The mean of all rounds that nothing disturbed, or of all where there is no such; `None` where one failed, or there is none.
     #[must_use]
     pub fn mean(&self, system: &str, pattern: Pattern, length: u64) -> Option<f64> {
-        let rates: Option<Vec<f64>> = self.runs_of(system, pattern, length).map(Run::mbps).collect();
-        rates.filter(|rates| !rates.is_empty()).map(|rates| rates.iter().sum::<f64>() / rates.len() as f64)
+        let runs: Vec<&Run> = self.runs_of(system, pattern, length).collect();
+        let rates: Vec<f64> = runs.iter().map(|run| run.mbps()).collect::<Option<_>>()?;
+        let is_any_calm = runs.iter().any(|run| run.is_undisturbed());
+        let counted: Vec<f64> = runs
+            .iter()
+            .zip(rates)
+            .filter_map(|(run, rate)| (run.is_undisturbed() || !is_any_calm).then_some(rate))
+            .collect();
+        (!counted.is_empty()).then(|| counted.iter().sum::<f64>() / counted.len() as f64)
     }
 
     /// All that took part but `subject`, and but a disk without a link, which is a ceiling.
@@ -366,8 +387,9 @@ impl Place {
         let each: Vec<String> = runs
             .iter()
             .map(|run| {
-                let cut = if run.cut { "~" } else { "" };
-                run.mbps().map_or_else(|| "FAILED".to_owned(), |rate| format!("{cut}{}", significant(rate)))
+                let Some(rate) = run.mbps().map(significant) else { return "FAILED".to_owned() };
+                let rate = if run.cut { format!("~{rate}") } else { rate };
+                if run.is_undisturbed() { rate } else { format!("({rate})") }
             })
             .collect();
         match self.mean(system, pattern, length) {
@@ -426,6 +448,7 @@ mod tests {
             call_seconds: 0.5,
             longest_seconds: 0.1,
             cut: seconds > 5.0,
+            stolen: None,
             failure: None,
         }
     }
@@ -469,6 +492,17 @@ mod tests {
         let text = place.markdown();
         assert!(text.contains("| 8 KiB  | 600 (800 400) |  ~100 |"), "{text}");
         assert!(text.contains("8.50") || text.contains("8.5 "), "the published mean: {text}");
+    }
+
+    #[test]
+    fn rounds_that_were_disturbed_count_only_where_there_are_no_others() {
+        let disturbed = |round, seconds| Run { stolen: Some(0.006), ..run("one", round, seconds) };
+        let mut place = place(vec![disturbed(1, 2.0)]);
+        assert_eq!(place.mean("one", Pattern::Overwrite, 8192), Some(400.0));
+        place.runs.push(Run { stolen: Some(0.004), ..run("one", 2, 1.0) });
+        assert_eq!(place.mean("one", Pattern::Overwrite, 8192), Some(800.0));
+        let text = place.markdown();
+        assert!(text.contains("| 800 ((400) 800) |"), "{text}");
     }
 
     #[test]

@@ -102,6 +102,14 @@ impl Series {
         Spread::of(&self.numbers())
     }
 
+    /// Values by which the figure is judged: those of runs that nothing disturbed, if there are any.
+    #[must_use]
+    pub fn counted(&self) -> Vec<f64> {
+        let is_any_calm = self.values.iter().any(|value| !value.is_disturbed);
+        let counts = |value: &&Value| !value.is_disturbed || !is_any_calm;
+        self.values.iter().filter(counts).map(|value| value.value).collect()
+    }
+
     /// Whether it is the same figure of the same tool in the same scenario.
     #[must_use]
     pub fn is_of(&self, other: &Self) -> bool {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use longhaul_emulator::processors::Processors;
 use longhaul_report::Environment;
 use longhaul_report::io::{Io, Pattern, Place, Run, System};
 
@@ -224,16 +225,19 @@ impl FileIo {
             call_seconds: 0.0,
             longest_seconds: 0.0,
             cut: false,
+            stolen: None,
             failure: None,
         };
         let ready = self.make_ready(directory, pattern);
         std::thread::sleep(REST);
         let prepared = ready.and_then(|path| self.prepare(directory).map(|()| path));
+        let processors = Processors::now();
         let done = prepared.and_then(|path| match pattern {
             Pattern::CreateWrite => self.write(&path, true, number, &mut run),
             Pattern::Overwrite => self.write(&path, false, number, &mut run),
             Pattern::ReadAfterMount | Pattern::ReadAfterWrite => self.read(&path, &mut run),
         });
+        run.stolen = processors.and_then(Processors::stolen);
         run.failure = done.err().map(|error| format!("{error:#}"));
         run
     }
@@ -289,6 +293,7 @@ impl FileIo {
             call_seconds: 0.0,
             longest_seconds: 0.0,
             cut: false,
+            stolen: None,
             failure: None,
         };
         self.write(path, true, 0, &mut unmeasured)

@@ -81,7 +81,7 @@ pub enum Tone {
 }
 
 /// What marks in tables mean: shown once a page.
-pub const MARKS: &str = "~ cut off at the limit, and projected; † the emulator does not vouch for its link; ( ) disturbed: more than 1 % of \
+pub const MARKS: &str = "~ cut off at the limit, and projected; † the emulator does not vouch for its link; ( ) disturbed: more than 1 % (of runs on mounts, 0.5 %) of \
      the processors' time went to other machines on the same host; ± standard deviation of one run";
 
 impl Cell {
