@@ -40,9 +40,12 @@ pub(crate) struct Suites {
     /// The link
     #[arg(long, value_name = "NAME", default_value = "1g-3.3ms")]
     link: LinkShape,
-    /// Operations of fsx, with each of two seeds
+    /// Operations of fsx, with each seed
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     operations: u32,
+    /// A seed of fsx's; can be given several times
+    #[arg(long = "seed", value_name = "N", default_values_t = [1, 2])]
+    seeds: Vec<u32>,
     #[command(flatten)]
     places: Places,
 }
@@ -52,7 +55,7 @@ pub(crate) struct Suites {
 enum Suite {
     /// POSIX system calls, one by one
     Pjdfstest,
-    /// Reads, writes, truncations and mapped memory of one file at random, with two seeds
+    /// Reads, writes, truncations and mapped memory of one file at random, with each seed
     Fsx,
     /// Writes that are verified, at random places and in order
     Fio,
@@ -83,7 +86,7 @@ impl Suite {
     }
 
     /// The shells know `BESIDE`, a directory that is not on the mount, and `SOURCES`, this repository.
-    fn steps(self, operations: u32) -> Vec<Step> {
+    fn steps(self, operations: u32, seeds: &[u32]) -> Vec<Step> {
         let step = |name: &str, minutes: u64, script: String, at_server: String| Step {
             name: name.to_owned(),
             script,
@@ -96,7 +99,8 @@ impl Suite {
                 let script = r#"mkdir p; pjdfstest -c "$BESIDE/pjdfstest.toml" -p p -s "$BESIDE""#;
                 vec![step("pjdfstest", 30, script.to_owned(), nothing())]
             }
-            Self::Fsx => (1..=2)
+            Self::Fsx => seeds
+                .iter()
                 .map(|seed| {
                     let script = format!("fsx -N {operations} -S {seed} -P \"$BESIDE\" fsx-{seed}");
                     step(&format!("fsx, seed {seed}"), 60, script, nothing())
@@ -201,7 +205,7 @@ impl Suites {
             verdicts: Vec::new(),
         };
         for (number, &suite) in suites.iter().enumerate() {
-            for step in suite.steps(self.operations) {
+            for step in suite.steps(self.operations, &self.seeds) {
                 let network = Network::up(access.longhaul(), Between::Link(&self.link), number as u32 + 1)?;
                 record.runs.push(once(&network, &access, &scratch, suite, step)?);
                 record.verdicts.push(network.verdict());
