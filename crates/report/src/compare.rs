@@ -222,7 +222,7 @@ pub fn table(all: &[Comparison]) -> Table {
 
 /// `925 ± 4 (3†)`: mean, deviation and number of the runs that count.
 fn side(series: &Series) -> String {
-    let Some(spread) = Spread::of(&series.counted()) else { return "-".to_owned() };
+    let Some(spread) = series.counted_spread() else { return "-".to_owned() };
     let cut = if series.values.iter().any(|value| value.is_cut) { "~" } else { "" };
     let doubt = if series.values.iter().any(|value| value.is_doubted) { "†" } else { "" };
     format!("{cut}{} ({}{doubt})", with_deviation(spread.mean, spread.deviation), spread.count)

@@ -10,6 +10,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use crate::record::{Environment, LeftOut, ReadError, Verdict, is_undisturbed};
+use crate::series::counted;
 use crate::summary::median;
 use crate::table::{machine, markdown, significant, stolen_in_words};
 use crate::targets::Target;
@@ -166,12 +167,8 @@ impl Case {
 
     fn figure(&self, name: &str, what: &str) -> Figure {
         let trials: Vec<&Trial> = self.trials.iter().filter(|trial| trial.what == name).collect();
-        let count_all = !trials.iter().any(|trial| trial.is_undisturbed());
-        let counted: Vec<Option<&Finding>> = trials
-            .iter()
-            .filter(|trial| count_all || trial.is_undisturbed())
-            .map(|trial| trial.finding(what))
-            .collect();
+        let counted: Vec<Option<&Finding>> =
+            counted(&trials, |trial| !trial.is_undisturbed()).map(|trial| trial.finding(what)).collect();
         let all: Vec<&Finding> = trials.iter().filter_map(|trial| trial.finding(what)).collect();
         let values: Vec<f64> = counted.iter().flatten().map(|finding| finding.value).collect();
         let has_target = all.iter().any(|finding| finding.target.is_some());

@@ -11,6 +11,7 @@ use std::fmt::{self, Write};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{Environment, LeftOut, Link, ReadError, Verdict};
+use crate::series::counted;
 use crate::table::{machine, markdown, significant};
 
 /// Name and version of the schema, first in every record.
@@ -275,14 +276,12 @@ impl Place {
     #[must_use]
     pub fn mean(&self, system: &str, pattern: Pattern, length: u64) -> Option<f64> {
         let runs: Vec<&Run> = self.runs_of(system, pattern, length).collect();
-        let rates: Vec<f64> = runs.iter().map(|run| run.mbps()).collect::<Option<_>>()?;
-        let is_any_calm = runs.iter().any(|run| run.is_undisturbed());
-        let counted: Vec<f64> = runs
-            .iter()
-            .zip(rates)
-            .filter_map(|(run, rate)| (run.is_undisturbed() || !is_any_calm).then_some(rate))
-            .collect();
-        (!counted.is_empty()).then(|| counted.iter().sum::<f64>() / counted.len() as f64)
+        if runs.iter().any(|run| run.mbps().is_none()) {
+            return None;
+        }
+        let rates: Vec<f64> =
+            counted(&runs, |run| !run.is_undisturbed()).filter_map(|run| run.mbps()).collect();
+        (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
     }
 
     /// All that took part but `subject`, and but a disk without a link, which is a ceiling.

@@ -105,9 +105,13 @@ impl Series {
     /// Values by which the figure is judged: those of runs that nothing disturbed, if there are any.
     #[must_use]
     pub fn counted(&self) -> Vec<f64> {
-        let is_any_calm = self.values.iter().any(|value| !value.is_disturbed);
-        let counts = |value: &&Value| !value.is_disturbed || !is_any_calm;
-        self.values.iter().filter(counts).map(|value| value.value).collect()
+        counted(&self.values, |value| value.is_disturbed).map(|value| value.value).collect()
+    }
+
+    /// Of [`counted`](Self::counted) values.
+    #[must_use]
+    pub fn counted_spread(&self) -> Option<Spread> {
+        Spread::of(&self.counted())
     }
 
     /// Whether it is the same figure of the same tool in the same scenario.
@@ -118,6 +122,12 @@ impl Series {
         };
         key(self) == key(other)
     }
+}
+
+/// Those that count: what nothing disturbed, or all where everything was.
+pub(crate) fn counted<T>(all: &[T], is_disturbed: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
+    let is_any_calm = all.iter().any(|one| !is_disturbed(one));
+    all.iter().filter(move |one| !is_any_calm || !is_disturbed(one))
 }
 
 /// The first line of [`csv`].

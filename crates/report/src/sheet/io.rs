@@ -7,7 +7,7 @@ use crate::chart::{Chart, Line, Lines, Look, Over, with_deviation};
 use crate::io::{Io, Pattern, Place, Run, published, published_line};
 use crate::palette::colours;
 use crate::record::OURS;
-use crate::series::{Better, Series, Spread, Value};
+use crate::series::{Better, Series, Value};
 use crate::table::significant;
 
 pub(crate) fn series(io: &Io) -> Vec<Series> {
@@ -66,7 +66,7 @@ pub(crate) fn sheet(io: &Io) -> Sheet {
 /// In how many of all comparisons longhaul is ahead.
 fn fastest(io: &Io) -> Option<String> {
     let all = series(io);
-    let mean = |series: &Series| Spread::of(&series.counted()).map(|spread| spread.mean);
+    let mean = |series: &Series| series.counted_spread().map(|spread| spread.mean);
     let (mut first, mut count) = (0, 0);
     for own in all.iter().filter(|series| series.tool == OURS) {
         let beside = all.iter().filter(|other| {
@@ -87,7 +87,7 @@ fn fastest(io: &Io) -> Option<String> {
 /// Lowest and highest mean of a file system over all lengths.
 fn range(all: &[Series], system: &str, scenario: &str) -> Option<(f64, f64)> {
     let own = all.iter().filter(|series| series.tool == system && series.scenario == scenario);
-    let means: Vec<f64> = own.filter_map(|series| Some(Spread::of(&series.counted())?.mean)).collect();
+    let means: Vec<f64> = own.filter_map(|series| Some(series.counted_spread()?.mean)).collect();
     let low = means.iter().copied().fold(f64::INFINITY, f64::min);
     let high = means.iter().copied().fold(0.0, f64::max);
     (!means.is_empty()).then_some((low, high))
@@ -182,7 +182,7 @@ fn lines(place: &Place, pattern: Pattern, all: &[Series]) -> Chart {
     let own = names.iter().zip(colours(&names)).map(|(name, colour)| {
         let mut line = Line { name: (*name).to_owned(), look: Look::Marked(colour), ..Line::default() };
         for series in all.iter().filter(|series| series.tool == **name && series.scenario == scenario) {
-            let (Some(spread), Some(length)) = (Spread::of(&series.counted()), series.call_bytes) else {
+            let (Some(spread), Some(length)) = (series.counted_spread(), series.call_bytes) else {
                 continue;
             };
             let at = length as f64;
@@ -230,11 +230,11 @@ fn table(place: &Place, pattern: Pattern, all: &[Series]) -> Table {
                 })
             })
             .collect();
-        let mean = |series: &Series| Spread::of(&series.counted()).map(|spread| spread.mean);
+        let mean = |series: &Series| series.counted_spread().map(|spread| spread.mean);
         let best = own.iter().flatten().filter_map(|series| mean(series)).fold(0.0, f64::max);
         let cell = |series: &Option<&Series>| {
             let Some(series) = series else { return Cell::of("-") };
-            let Some(spread) = Spread::of(&series.counted()) else { return Cell::toned("FAILED", Tone::Bad) };
+            let Some(spread) = series.counted_spread() else { return Cell::toned("FAILED", Tone::Bad) };
             let cut = if series.values.iter().any(|value| value.is_cut) { "~" } else { "" };
             let words = format!("{cut}{}", with_deviation(spread.mean, spread.deviation));
             match series.failed {
