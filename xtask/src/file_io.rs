@@ -19,7 +19,8 @@ use crate::link::LinkShape;
 use crate::mounted::Mounts;
 use crate::places::Places;
 use crate::server::Access;
-use crate::{environment, show};
+use crate::tool::{how_to_install, missing};
+use crate::{environment, profile, show};
 
 /// Write and read files on mounts over emulated links: longhaul, sshfs, rclone mount, GlusterFS and the kernel's NFS, in one series
 ///
@@ -56,6 +57,10 @@ pub(crate) struct IoBench {
     /// Only this pattern; can be given several times [default: all]
     #[arg(long = "pattern", value_name = "PATTERN")]
     patterns: Vec<String>,
+    /// Record with perf where the processors' time goes (root), from the mount's making to its end; what perf takes itself is
+    /// missing from the rates
+    #[arg(long)]
+    profile: bool,
     #[command(flatten)]
     places: Places,
 }
@@ -73,7 +78,14 @@ impl IoBench {
         if let ([], [out, ..]) = (&systems[..], &left_out[..]) {
             bail!("{} cannot run here: {}; choose another file system with --system", out.tool, out.reason);
         }
-        let packages = FileSystem::check(&systems)?;
+        let mut packages = FileSystem::check(&systems)?;
+        if self.profile {
+            let missing = missing(&profile::PACKAGES);
+            if !missing.is_empty() {
+                bail!("{}, or leave out --profile", how_to_install(&missing));
+            }
+            packages.extend(profile::PACKAGES);
+        }
         let links = match self.links.is_empty() {
             false => self.links.clone(),
             true => vec!["1g-3.3ms", "1g-4ms"]
@@ -99,6 +111,7 @@ impl IoBench {
             rounds: self.rounds.unwrap_or(quick(1, 3) as u32),
             size: self.size.map_or(quick(16 << 20, 256 << 20), |size| size.as_u64()),
             limit: self.limit.unwrap_or(quick(5, 20)),
+            profiles: self.profile.then(|| out.clone()),
         };
         let mut record = Io::new("File I/O by the length of a call, over long links", environment);
         for link in &links {

@@ -14,10 +14,11 @@ use longhaul_report::io::{Io, Place, System};
 
 use crate::data::Data;
 use crate::environment::memory;
-use crate::file::remove;
+use crate::file::{remove, write};
 use crate::file_system::{FileSystem, quoted};
 use crate::limited::{Limited, Words, last_words};
 use crate::link::{Between, Host, LinkShape, Network};
+use crate::profile::Recording;
 use crate::server::{Access, Server};
 use crate::turn::in_turn;
 
@@ -41,6 +42,8 @@ pub struct Mounts {
     pub size: u64,
     /// Longest time of a run, in seconds.
     pub limit: u64,
+    /// Where the processors' time goes is recorded, in files of this directory: `LINK-SYSTEM-roundN.profile.md` and `.profile.tsv`.
+    pub profiles: Option<PathBuf>,
 }
 
 impl Mounts {
@@ -125,8 +128,19 @@ impl Mounts {
         let words: Vec<OsString> = ["sh", "-c", &script].map(OsString::from).to_vec();
         let (said, log) = (self.scratch.join("said.json"), self.scratch.join("log"));
         let words_to = Words::Apart { out: &said, err: &log };
+        let recording =
+            self.profiles.as_ref().map(|_| Recording::begin(self.scratch.join("perf.data"))).transpose()?;
         let mut measuring = Limited::start(&mut network.command(Host::Near, &words), words_to)?;
         let ended = measuring.wait(LIMIT)?;
+        if let (Some(recording), Some(directory)) = (recording, &self.profiles) {
+            let ends: Vec<(u32, &str)> = server.iter().map(|server| (server.id(), "far")).collect();
+            let profile = recording.end(&ends)?;
+            let path =
+                directory.join(format!("{}-{}-round{round}", link.name(), system.name()).replace(' ', "-"));
+            let tables = [profile.processes(), profile.table("far"), profile.table("mover")].join("\n");
+            write(&path.with_added_extension("profile.md"), &tables)?;
+            write(&path.with_added_extension("profile.tsv"), &profile.lines())?;
+        }
         let verdict = network.verdict();
         drop((measuring, server, network));
         let complaint = || last_words(&log);

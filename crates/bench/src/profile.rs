@@ -106,6 +106,23 @@ impl Profile {
         text
     }
 
+    /// The processor time of each process; the one that takes most first, what takes little is left out.
+    pub fn processes(&self) -> String {
+        let mut processes: BTreeMap<&str, u64> = BTreeMap::new();
+        for (place, count) in &self.counts {
+            *processes.entry(&place.process).or_default() += count;
+        }
+        let all: u64 = processes.values().sum();
+        let mut rows: Vec<_> =
+            processes.into_iter().filter(|(_, count)| *count as f64 >= SHOWN_SHARE * all as f64).collect();
+        rows.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let mut text = "| process or thread | s of processor time |\n| --- | ---: |\n".to_owned();
+        for (process, count) in rows {
+            let _ = writeln!(text, "| {process} | {:.2} |", count as f64 / f64::from(FREQUENCY)); // as above
+        }
+        text
+    }
+
     /// The table of a process: its functions, those that take most first.
     pub fn table(&self, process: &str) -> String {
         let mut rows: Vec<_> = self.counts.iter().filter(|(place, _)| place.process == process).collect();
@@ -174,6 +191,14 @@ perf: nothing of the kind
              1\tnear\tlonghaul\t<crc_fast::Ops as crc_fast::ArchOps>::xor3\n\
              1\ttokio-rt-worker\tlibc.so.6\t[unknown]\n"
         );
+    }
+
+    #[test]
+    fn processes_are_told_apart() {
+        let busy = SCRIPT.lines().nth(1).unwrap();
+        let script = format!("{SCRIPT}{}", format!("{busy}\n").repeat(997));
+        let rows = Profile::parse(&script, &[(12, "near")]).processes();
+        assert_eq!(rows.lines().skip(2).collect::<Vec<_>>(), ["| near | 1.00 |"], "{rows}");
     }
 
     #[test]

@@ -245,6 +245,7 @@ impl Rerun {
             rounds: self.rounds,
             size: FILE_BYTES,
             limit: self.seconds,
+            profiles: None,
         };
         let place = mounts.place(shape, &systems);
         let mut place = place?;
