@@ -92,6 +92,11 @@ impl Jumps {
         runs
     }
 
+    /// How much he read without a jump before the last.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
     /// Whether he has jumped over bytes that begin there.
     pub(super) fn has_passed(&self, offset: u64) -> bool {
         if self.stride < 0 { offset > self.run.start } else { offset < self.run.start }

@@ -4,6 +4,9 @@
 //! less so for who asks for much at once, and grows when the reader has to wait for bytes that are on their
 //! way, as long as they take no more than a few round trips and some: so it becomes what the path holds, the bandwidth times the round trip and some more,
 //! without anybody measuring it. The same backwards, and for who jumps evenly ([`jumps`](super::jumps)).
+//!
+//! Whoever reads a file of which the kernel has given up pages here and there comes only for these. Where they lie so close
+//! that a round trip for each would take longer than what is in between, all of it is fetched.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,6 +14,7 @@ use std::time::Duration;
 use super::jumps::{Jumps, Way};
 use crate::limits::{
     BLOCK_BYTES, JUMPS_SHARE, READ_AHEAD_CALLS, READ_AHEAD_FIRST, READ_AHEAD_MAX, READ_AHEAD_RATE,
+    READ_OVER_RATE,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -27,6 +31,8 @@ pub(super) struct Reading {
     /// And these when the window had just grown: only later ones have been asked for with all of it on their way. `None`: nothing has
     /// been asked for since.
     asked_before: Option<u64>,
+    /// The last jump was to something a little further on.
+    jumped_on: bool,
     goes_down: bool,
     jumps: Jumps,
 }
@@ -34,8 +40,15 @@ pub(super) struct Reading {
 impl Default for Reading {
     fn default() -> Self {
         // Most begin at the beginning.
-        let jumps = Jumps::default();
-        Self { next: 0, window: READ_AHEAD_FIRST, asked: 0, asked_before: None, goes_down: false, jumps }
+        Self {
+            next: 0,
+            window: READ_AHEAD_FIRST,
+            asked: 0,
+            asked_before: None,
+            jumped_on: false,
+            goes_down: false,
+            jumps: Jumps::default(),
+        }
     }
 }
 
@@ -71,14 +84,14 @@ impl Reading {
     }
 
     /// Somebody reads `length` bytes, not 0, from `offset` on, of a file of `size` bytes; `most`: that may be kept for him. The round trip
-    /// matters to those who ask for much at once.
+    /// matters to those who ask for much at once, or jump on.
     pub(super) fn read(
         &mut self,
         offset: u64,
         length: u64,
         size: u64,
         most: u64,
-        round_trip: impl FnOnce() -> Duration,
+        round_trip: impl Fn() -> Duration,
     ) -> Plan {
         match self.jumps.way() {
             Way::Apart => return Plan::Apart(self.jumps.next(size, most / JUMPS_SHARE as u64)),
@@ -88,11 +101,22 @@ impl Reading {
         // Several requests of the kernel's may overtake each other: a long read is many. Of pages it asks for those that it has not: whoever
         // reads on comes to the next of these, which has been asked for with what is between.
         let ahead = self.next.saturating_add(4 * BLOCK).max(self.asked.saturating_mul(BLOCK));
-        let near = offset <= ahead && offset.saturating_add(16 * BLOCK) >= self.next;
+        let is_near = offset <= ahead && offset.saturating_add(16 * BLOCK) >= self.next;
         let end = offset.saturating_add(length);
-        if !near || self.goes_down {
-            self.begin(end, 0, false);
-            return Plan::Alone;
+        if !is_near || self.goes_down {
+            let jumps_on = !self.goes_down && offset > ahead;
+            let over = offset.saturating_sub(self.next);
+            let is_short = jumps_on && over <= holds(READ_OVER_RATE, round_trip());
+            if !is_short || !self.jumped_on {
+                // There he may go on as he did before.
+                let window = if jumps_on { self.window.min(self.jumps.length()) } else { 0 };
+                self.begin(end, 0, false);
+                self.window = self.window.max(window);
+                self.jumped_on = is_short;
+                return Plan::Alone;
+            }
+            // Twice as far, for what is fetched has to be on its way when he comes to the next.
+            self.window = self.window.max((2 * over).min(READ_AHEAD_MAX).min(most));
         }
         self.next = self.next.max(end);
         self.widen(length, most, round_trip);
@@ -109,13 +133,7 @@ impl Reading {
     }
 
     /// As [`read`](Self::read), backwards.
-    fn read_down(
-        &mut self,
-        offset: u64,
-        length: u64,
-        most: u64,
-        round_trip: impl FnOnce() -> Duration,
-    ) -> Plan {
+    fn read_down(&mut self, offset: u64, length: u64, most: u64, round_trip: impl Fn() -> Duration) -> Plan {
         let end = offset.saturating_add(length).div_ceil(BLOCK);
         if !self.goes_down {
             self.begin(offset, end, true);
@@ -134,15 +152,14 @@ impl Reading {
 
     fn begin(&mut self, next: u64, asked: u64, goes_down: bool) {
         (self.next, self.window, self.goes_down) = (next, READ_AHEAD_FIRST, goes_down);
-        (self.asked, self.asked_before) = (asked, None);
+        (self.asked, self.asked_before, self.jumped_on) = (asked, None, false);
     }
 
     /// Who asks for much at once has more fetched ahead from the beginning.
-    fn widen(&mut self, length: u64, most: u64, round_trip: impl FnOnce() -> Duration) {
+    fn widen(&mut self, length: u64, most: u64, round_trip: impl Fn() -> Duration) {
         // The kernel cuts a call for a block in two where the caller's memory does not begin with a page.
-        let holds =
-            if length >= BLOCK / 2 { READ_AHEAD_RATE as f64 * round_trip().as_secs_f64() } else { 0.0 };
-        let first = (READ_AHEAD_CALLS * length).max(holds as u64);
+        let holds = if length >= BLOCK / 2 { holds(READ_AHEAD_RATE, round_trip()) } else { 0 };
+        let first = (READ_AHEAD_CALLS * length).max(holds);
         self.window = self.window.max(first.min(READ_AHEAD_MAX).min(most));
     }
 
@@ -152,7 +169,7 @@ impl Reading {
         if !self.asked_before.is_some_and(is_behind) || is_queued(took, round_trip) {
             return;
         }
-        let factor = if took < round_trip + QUEUED / 2 { 4 } else { 2 };
+        let factor = if took < round_trip + round_trip.max(QUEUED / 2) { 4 } else { 2 };
         self.window = (factor * self.window).min(READ_AHEAD_MAX).min(most).max(READ_AHEAD_FIRST);
         self.asked_before = None;
     }
@@ -174,6 +191,11 @@ impl Reading {
         self.asked = if self.goes_down { self.asked.max(place + 1) } else { self.asked.min(place) };
         self.asked_before = None;
     }
+}
+
+/// Bytes that a path of so many per second has on its way.
+fn holds(rate: u64, round_trip: Duration) -> u64 {
+    (rate as f64 * round_trip.as_secs_f64()) as u64
 }
 
 /// What takes much longer than a few round trips stands in a queue: the path is full, and more would keep others waiting. Few are
@@ -199,7 +221,7 @@ mod tests {
         length: u64,
         size: u64,
         most: u64,
-        round_trip: impl FnOnce() -> Duration,
+        round_trip: impl Fn() -> Duration,
     ) -> Plan {
         reading.comes_to(offset, length);
         reading.read(offset, length, size, most, round_trip)
@@ -327,6 +349,105 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_comes_for_what_the_kernel_has_given_up_is_read_ahead_for_over_the_rest() {
+        let mut reading = Reading::default();
+        let mut comes_to = |block: u64| read(&mut reading, block * BLOCK, 4096, SIZE, SIZE, || RTT);
+        assert_eq!([comes_to(300), comes_to(310)], [Plan::Alone, Plan::Alone], "once may be by chance");
+        assert_eq!(comes_to(323), Plan::Blocks(323..349), "twice as far as he has come now");
+        assert_eq!(comes_to(345), Plan::Blocks(349..371));
+        assert_eq!(comes_to(330), Plan::Blocks(0..0), "requests overtake each other");
+        assert_eq!(
+            [comes_to(390), comes_to(500)],
+            [Plan::Alone, Plan::Alone],
+            "that is longer than a round trip"
+        );
+        assert_eq!([comes_to(460), comes_to(430)], [Plan::Alone, Plan::Alone], "and these are backwards");
+    }
+
+    #[test]
+    fn a_reader_that_jumps_far_on_goes_on_as_he_did_before() {
+        let mut reading = Reading::default();
+        let read_all = |reading: &mut Reading, blocks: Range<u64>| {
+            let offsets = (blocks.start * BLOCK..blocks.end * BLOCK).step_by(BLOCK as usize / 8);
+            offsets.map(|offset| read(reading, offset, BLOCK / 8, SIZE, SIZE, || RTT)).last()
+        };
+        read_all(&mut reading, 0..20);
+        (0..9).for_each(|_| {
+            reading.waited(reading.asked, RTT, RTT, SIZE);
+            reading.asked_before = Some(reading.asked);
+        });
+        assert_eq!(reading.window, READ_AHEAD_MAX);
+        let mut jump = |from: u64| {
+            let plan = read(&mut reading, from * BLOCK, BLOCK / 8, SIZE, SIZE, || RTT);
+            assert_eq!(plan, Plan::Alone, "he may not go on");
+            let window = reading.window / BLOCK;
+            read_all(&mut reading, from..from + 30);
+            window
+        };
+        assert_eq!(
+            [jump(500), jump(1000), jump(100)],
+            [20, 20, 4],
+            "as much as he read, and backwards nothing"
+        );
+    }
+
+    /// Parts of a file that the kernel has are read at once.
+    #[test]
+    fn what_the_kernel_has_makes_no_reader_slower() {
+        const MIB: u64 = 1 << 20;
+        let (rate, size) = (125e6, 4096 * MIB);
+        for (rtt_ms, between, missing) in [3, 20, 100, 200].into_iter().flat_map(|rtt| {
+            [(10, 1), (10, 4), (30, 1), (10, 10), (40, 10), (40, 40), (100, 100), (100, 4)]
+                .map(|(between, missing)| (rtt, between * MIB, missing * MIB))
+        }) {
+            let rtt = Duration::from_millis(rtt_ms);
+            let (mut reading, mut now, mut free, mut seed) = (Reading::default(), 0.0_f64, 0.0_f64, 1_u64);
+            let mut comes = std::collections::HashMap::<u64, (f64, f64)>::new();
+            let mut bring = |now: f64, bytes: u64| {
+                free = free.max(now + rtt.as_secs_f64()) + bytes as f64 / rate;
+                free
+            };
+            // Half as long to half as long again.
+            let mut about = |length: u64| {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (length / 2 + (seed >> 33) % length) / 4096 * 4096
+            };
+            let mut offset = about(between);
+            while offset < size {
+                let end = (offset + about(missing)).min(size);
+                while offset < end {
+                    let length = (128 << 10).min(end - offset);
+                    let plan = read(&mut reading, offset, length, size, READ_AHEAD_MAX, || rtt);
+                    if let Plan::Blocks(blocks) = &plan {
+                        for place in blocks.clone() {
+                            comes.entry(place).or_insert_with(|| (now, bring(now, BLOCK)));
+                        }
+                    }
+                    for place in offset / BLOCK..(offset + length).div_ceil(BLOCK) {
+                        match comes.get(&place) {
+                            Some((asked_at, comes_at)) if *comes_at > now => {
+                                now = *comes_at;
+                                reading.waited(
+                                    place,
+                                    Duration::from_secs_f64(now - asked_at),
+                                    rtt,
+                                    READ_AHEAD_MAX,
+                                );
+                            }
+                            Some(_) => {}
+                            None => now = bring(now, length),
+                        }
+                    }
+                    offset += length;
+                }
+                offset += about(between);
+            }
+            let reached = size as f64 / now;
+            assert!(reached > 0.95 * rate, "{rtt_ms} ms, {missing} bytes after {between}: {reached}");
+        }
+    }
+
+    #[test]
     fn a_reader_that_goes_backwards_is_read_ahead_for() {
         let (mut reading, size) = (Reading::default(), 100 * BLOCK + 7);
         let (mut offset, mut times) = (size, vec![0; 101]);
@@ -368,9 +489,8 @@ mod tests {
     fn a_reader_that_jumps_evenly_is_expected() {
         let mut reading = Reading::default();
         let row = |row: u64| row * 16 * BLOCK..row * 16 * BLOCK + 4096;
-        let plans: Vec<_> = (3..7)
-            .map(|number| read(&mut reading, row(number).start, 4096, SIZE, SIZE, || panic!("nobody asks")))
-            .collect();
+        let plans: Vec<_> =
+            (3..7).map(|number| read(&mut reading, row(number).start, 4096, SIZE, SIZE, || RTT)).collect();
         let ahead = (6..10).map(row).collect();
         assert_eq!(plans, [Plan::Alone, Plan::Alone, Plan::Apart(ahead), Plan::Apart(vec![])]);
         // He comes to where he reads on.
