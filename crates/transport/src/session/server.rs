@@ -267,7 +267,11 @@ impl State {
             return Err("a lane that does not say hello".to_owned());
         };
         let id = SessionId::try_from(inbox.payload(&frame)).map_err(|_| "a session id of wrong length")?;
-        let shared = self.session_of(id).await.ok_or("a lane of no session")?;
+        // Whoever is refused has opened all of its lanes by then, and each is unfinished until it is closed.
+        let shared = tokio::select! {
+            shared = self.session_of(id) => shared.ok_or("a lane of no session")?,
+            () = until_closed(&mut tcp, &mut inbox, left) => return Err("a lane that was given up".to_owned()),
+        };
         if shared.peer != peer {
             return Err("a lane with another key than its session's".to_owned());
         }
@@ -442,6 +446,17 @@ fn room_for(sessions: &HashMap<SessionId, Arc<Shared>>, key: PublicKey) -> Resul
     Ok(())
 }
 
+/// Waits until the peer of a lane closes it. What it says before, a goodbye most likely, is in the inbox; of more than `left` bytes the
+/// end is not seen.
+async fn until_closed(tcp: &mut TcpStream, inbox: &mut Inbox, mut left: usize) {
+    while left > 0 {
+        let Ok(bytes @ 1..) = tcp.read(&mut inbox.room()[..left]).await else { return };
+        inbox.filled(bytes);
+        left -= bytes;
+    }
+    std::future::pending().await
+}
+
 async fn welcome(replier: Replier, refusal: Option<Refusal>) {
     let welcome = Welcome { refusal, version: PROTOCOL_VERSION };
     replier.send(Bytes::from(welcome.encode_to_vec())).await;
@@ -472,9 +487,12 @@ async fn until_left(control: &Control) -> SessionEnd {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
     use crate::control::{Envelope, QuicClient};
     use crate::identity::HostTrust;
+    use crate::lane::buffer::Outbox;
     use crate::tls::ClientTls;
 
     struct Nobody;
@@ -490,8 +508,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_connection_is_unfinished_until_its_peer_is_let_in_or_gone() {
+    /// A server that lets nobody in, and what a stranger needs to come to it.
+    fn nobodys_server() -> (SocketAddr, Arc<State>, impl Fn(Purpose) -> ClientTls) {
         let identity = Identity::ephemeral();
         let trust = Arc::new(HostTrust::Pinned(identity.public()));
         let options = ServerOptions {
@@ -503,22 +521,32 @@ mod tests {
         let (address, state) = (server.address(), Arc::clone(&server.state));
         tokio::spawn(async move { server.run().await });
         let stranger = Identity::ephemeral();
-        let tls = || ClientTls::new(&stranger, Arc::clone(&trust), Purpose::Control).unwrap();
+        (address, state, move |purpose| ClientTls::new(&stranger, Arc::clone(&trust), purpose).unwrap())
+    }
+
+    async fn connect(address: SocketAddr, tls: &ClientTls, purpose: Purpose) -> SecureTcp {
         let tcp = TcpStream::connect(address).await.unwrap();
-        let secure = SecureTcp::connect(tcp, &tls(), Purpose::Control, CONNECT_TIMEOUT).await.unwrap();
-        let quic = QuicClient::new(tls()).unwrap().connect(address).await.unwrap().0;
-        let links = [Link::Tcp(TcpLink::start(secure, true)), Link::Quic(QuicLink::new(quic))];
-        let unfinished = async |count| {
-            let reached = async {
-                while state.handshakes.count() != count {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            };
-            tokio::time::timeout(Duration::from_secs(60), reached)
-                .await
-                .unwrap_or_else(|_| panic!("not {count}"));
+        SecureTcp::connect(tcp, tls, purpose, CONNECT_TIMEOUT).await.unwrap()
+    }
+
+    async fn unfinished(state: &State, count: usize, limit: Duration) {
+        let reached = async {
+            while state.handshakes.count() != count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
         };
-        unfinished(2).await;
+        tokio::time::timeout(limit, reached).await.unwrap_or_else(|_| panic!("not {count}"));
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_connection_is_unfinished_until_its_peer_is_let_in_or_gone() {
+        let (address, state, tls) = nobodys_server();
+        let secure = connect(address, &tls(Purpose::Control), Purpose::Control).await;
+        let quic = QuicClient::new(tls(Purpose::Control)).unwrap().connect(address).await.unwrap().0;
+        let links = [Link::Tcp(TcpLink::start(secure, true)), Link::Quic(QuicLink::new(quic))];
+        unfinished(&state, 2, MINUTE).await;
         for link in &links {
             let hello = Hello {
                 version: PROTOCOL_VERSION,
@@ -532,7 +560,24 @@ mod tests {
             assert_eq!(state.handshakes.count(), 2, "a refused peer's link is not gone yet");
         }
         links.iter().for_each(Link::close);
-        unfinished(0).await;
+        unfinished(&state, 0, MINUTE).await;
+    }
+
+    #[tokio::test]
+    async fn a_lane_of_no_session_is_unfinished_until_it_is_closed() {
+        let (address, state, tls) = nobodys_server();
+        let SecureTcp { mut tcp, mut keys, .. } = connect(address, &tls(Purpose::Lane), Purpose::Lane).await;
+        let mut outbox = Outbox::new();
+        outbox.push_hello(&mut keys, 0, 0, &[0; 16]);
+        tcp.write_all(outbox.unsent()).await.unwrap();
+        outbox.sent(outbox.unsent().len());
+        unfinished(&state, 1, MINUTE).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(state.handshakes.count(), 1, "its session may come");
+        outbox.push_goodbye(&mut keys);
+        tcp.write_all(outbox.unsent()).await.unwrap();
+        drop(tcp);
+        unfinished(&state, 0, CONNECT_TIMEOUT / 2).await;
     }
 
     #[tokio::test]
