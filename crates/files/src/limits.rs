@@ -190,12 +190,12 @@ pub const READ_AHEAD_CALLS: u64 = 32;
 /// this has to last for as long as a lane takes to send again what it has lost.
 pub const READ_AHEAD_RATE: u64 = 640_000_000;
 
+/// And at most: the bandwidth-delay product of 10 Gbit/s x 200 ms.
+pub const READ_AHEAD_MAX: u64 = 256 << 20;
+
 /// Whoever comes to something further on in a file is taken to read on, if that is no further than so many bytes for each second of a
 /// round trip: he would wait two of them and some until he is read ahead for, and 1 Gbit/s carries what is in between in that time.
 pub const READ_OVER_RATE: u64 = 320_000_000;
-
-/// And at most: the bandwidth-delay product of 10 Gbit/s x 200 ms.
-pub const READ_AHEAD_MAX: u64 = 256 << 20;
 
 /// Of a file that is read in even jumps, so many of the places that come next are asked for at first.
 pub const JUMPS_AHEAD_FIRST: u64 = 4;

@@ -33,6 +33,8 @@ pub(super) struct Reading {
     asked_before: Option<u64>,
     /// The last jump was to something a little further on.
     jumped_on: bool,
+    /// He has waited for what stood in a queue.
+    is_full: bool,
     goes_down: bool,
     jumps: Jumps,
 }
@@ -46,6 +48,7 @@ impl Default for Reading {
             asked: 0,
             asked_before: None,
             jumped_on: false,
+            is_full: false,
             goes_down: false,
             jumps: Jumps::default(),
         }
@@ -115,8 +118,12 @@ impl Reading {
                 self.jumped_on = is_short;
                 return Plan::Alone;
             }
-            // Twice as far, for what is fetched has to be on its way when he comes to the next.
-            self.window = self.window.max((2 * over).min(READ_AHEAD_MAX).min(most));
+            if !self.is_full {
+                // Twice as far, for what is fetched has to be on its way when he comes to the next; by and by, for a path may carry
+                // little.
+                let far = (2 * over).min(4 * self.window).min(READ_AHEAD_MAX).min(most);
+                self.window = self.window.max(far);
+            }
         }
         self.next = self.next.max(end);
         self.widen(length, most, round_trip);
@@ -152,7 +159,7 @@ impl Reading {
 
     fn begin(&mut self, next: u64, asked: u64, goes_down: bool) {
         (self.next, self.window, self.goes_down) = (next, READ_AHEAD_FIRST, goes_down);
-        (self.asked, self.asked_before, self.jumped_on) = (asked, None, false);
+        (self.asked, self.asked_before, self.jumped_on, self.is_full) = (asked, None, false, false);
     }
 
     /// Who asks for much at once has more fetched ahead from the beginning.
@@ -166,7 +173,9 @@ impl Reading {
     /// The reader has had to wait for a block that came so long after it was asked for; `most`: that may be kept for it.
     pub(super) fn waited(&mut self, place: u64, took: Duration, round_trip: Duration, most: u64) {
         let is_behind = |before| if self.goes_down { place < before } else { place >= before };
-        if !self.asked_before.is_some_and(is_behind) || is_queued(took, round_trip) {
+        let queued = is_queued(took, round_trip);
+        self.is_full |= queued;
+        if queued || !self.asked_before.is_some_and(is_behind) {
             return;
         }
         let factor = if took < round_trip + round_trip.max(QUEUED / 2) { 4 } else { 2 };
@@ -254,6 +263,12 @@ mod tests {
         assert_eq!(read(&mut reading, back, BLOCK, SIZE, SIZE, || RTT), Plan::Blocks(0..0));
     }
 
+    /// Bytes that may be fetched ahead over a path of so many bytes per second.
+    fn most_ahead(rate: f64, rtt: Duration) -> f64 {
+        let holds = rate * (4.0 * rtt.as_secs_f64() + 0.1);
+        (4.0 * (holds + BLOCK as f64)).clamp(READ_AHEAD_FIRST as f64, READ_AHEAD_MAX as f64)
+    }
+
     #[test]
     fn no_more_is_fetched_ahead_than_the_path_holds() {
         // Bytes per second; the reader takes what comes at once.
@@ -281,8 +296,7 @@ mod tests {
             }
             let bdp = rate * rtt.as_secs_f64();
             let window = reading.window as f64;
-            let most = (4.0 * (rate * (4.0 * rtt.as_secs_f64() + 0.1) + BLOCK as f64))
-                .clamp(READ_AHEAD_FIRST as f64, READ_AHEAD_MAX as f64);
+            let most = most_ahead(rate, rtt);
             assert!(window >= bdp.min(READ_AHEAD_MAX as f64) && window <= most, "{rate} {rtt_ms} {window}");
             let reached = 20_000.0 * BLOCK as f64 / now;
             assert!(reached > 0.95 * rate, "{rate} {rtt_ms} {reached}");
@@ -353,13 +367,13 @@ mod tests {
         let mut reading = Reading::default();
         let mut comes_to = |block: u64| read(&mut reading, block * BLOCK, 4096, SIZE, SIZE, || RTT);
         assert_eq!([comes_to(300), comes_to(310)], [Plan::Alone, Plan::Alone], "once may be by chance");
-        assert_eq!(comes_to(323), Plan::Blocks(323..349), "twice as far as he has come now");
-        assert_eq!(comes_to(345), Plan::Blocks(349..371));
+        assert_eq!(comes_to(323), Plan::Blocks(323..340), "four times as far as before");
+        assert_eq!(comes_to(345), Plan::Blocks(345..389), "twice as far as he has come now");
         assert_eq!(comes_to(330), Plan::Blocks(0..0), "requests overtake each other");
         assert_eq!(
-            [comes_to(390), comes_to(500)],
+            [comes_to(391), comes_to(500)],
             [Plan::Alone, Plan::Alone],
-            "that is longer than a round trip"
+            "further than two round trips"
         );
         assert_eq!([comes_to(460), comes_to(430)], [Plan::Alone, Plan::Alone], "and these are backwards");
     }
@@ -395,10 +409,11 @@ mod tests {
     #[test]
     fn what_the_kernel_has_makes_no_reader_slower() {
         const MIB: u64 = 1 << 20;
-        let (rate, size) = (125e6, 4096 * MIB);
-        for (rtt_ms, between, missing) in [3, 20, 100, 200].into_iter().flat_map(|rtt| {
+        let (size, paths) =
+            (4096 * MIB, [(12.5e6, 200), (125e6, 3), (125e6, 20), (125e6, 100), (125e6, 200), (1.25e9, 200)]);
+        for (rate, rtt_ms, between, missing) in paths.into_iter().flat_map(|(rate, rtt)| {
             [(10, 1), (10, 4), (30, 1), (10, 10), (40, 10), (40, 40), (100, 100), (100, 4)]
-                .map(|(between, missing)| (rtt, between * MIB, missing * MIB))
+                .map(|(between, missing)| (rate, rtt, between * MIB, missing * MIB))
         }) {
             let rtt = Duration::from_millis(rtt_ms);
             let (mut reading, mut now, mut free, mut seed) = (Reading::default(), 0.0_f64, 0.0_f64, 1_u64);
@@ -442,8 +457,10 @@ mod tests {
                 }
                 offset += about(between);
             }
-            let reached = size as f64 / now;
-            assert!(reached > 0.95 * rate, "{rtt_ms} ms, {missing} bytes after {between}: {reached}");
+            let (reached, window) = (size as f64 / now, reading.window as f64);
+            let case = format!("{rate} bytes/s, {rtt_ms} ms, {missing} bytes after {between}");
+            assert!(reached > 0.95 * rate.min(125e6), "{case}: {reached} bytes/s");
+            assert!(window <= 2.0 * most_ahead(rate, rtt), "{case}: {window} bytes ahead");
         }
     }
 
