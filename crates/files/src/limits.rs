@@ -182,6 +182,9 @@ pub const BLOCK_BYTES: usize = 1 << 20;
 /// Of a file that is read from its beginning, this much is fetched ahead at first.
 pub const READ_AHEAD_FIRST: u64 = 4 << 20;
 
+/// Or so many bytes for each second of a round trip: half of what 1 Gbit/s has on its way.
+pub const READ_AHEAD_FIRST_RATE: u64 = 64_000_000;
+
 /// Or so many times what was asked for at once: programs that read a megabyte at a time read on, most of them.
 pub const READ_AHEAD_CALLS: u64 = 32;
 

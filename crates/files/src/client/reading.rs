@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use super::jumps::{Jumps, Way};
 use crate::limits::{
-    BLOCK_BYTES, JUMPS_SHARE, READ_AHEAD_CALLS, READ_AHEAD_FIRST, READ_AHEAD_MAX, READ_AHEAD_RATE,
-    READ_OVER_RATE,
+    BLOCK_BYTES, JUMPS_SHARE, READ_AHEAD_CALLS, READ_AHEAD_FIRST, READ_AHEAD_FIRST_RATE, READ_AHEAD_MAX,
+    READ_AHEAD_RATE, READ_OVER_RATE,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -24,7 +24,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(super) struct Reading {
     /// Where it would read on.
     next: u64,
-    /// How far ahead of it, in bytes.
+    /// How far ahead of it, in bytes; 0: that is seen when he reads on.
     window: u64,
     /// Blocks before this one have been asked for; backwards: from this one on.
     asked: u64,
@@ -44,7 +44,7 @@ impl Default for Reading {
         // Most begin at the beginning.
         Self {
             next: 0,
-            window: READ_AHEAD_FIRST,
+            window: 0,
             asked: 0,
             asked_before: None,
             jumped_on: false,
@@ -114,14 +114,14 @@ impl Reading {
                 // There he may go on as he did before.
                 let window = if jumps_on { self.window.min(self.jumps.length()) } else { 0 };
                 self.begin(end, 0, false);
-                self.window = self.window.max(window);
+                self.window = window;
                 self.jumped_on = is_short;
                 return Plan::Alone;
             }
             if !self.is_full {
                 // Twice as far, for what is fetched has to be on its way when he comes to the next; by and by, for a path may carry
                 // little.
-                let far = (2 * over).min(4 * self.window).min(READ_AHEAD_MAX).min(most);
+                let far = (2 * over).min(2 * self.window).min(READ_AHEAD_MAX).min(most);
                 self.window = self.window.max(far);
             }
         }
@@ -158,12 +158,15 @@ impl Reading {
     }
 
     fn begin(&mut self, next: u64, asked: u64, goes_down: bool) {
-        (self.next, self.window, self.goes_down) = (next, READ_AHEAD_FIRST, goes_down);
+        (self.next, self.window, self.goes_down) = (next, 0, goes_down);
         (self.asked, self.asked_before, self.jumped_on, self.is_full) = (asked, None, false, false);
     }
 
     /// Who asks for much at once has more fetched ahead from the beginning.
     fn widen(&mut self, length: u64, most: u64, round_trip: impl Fn() -> Duration) {
+        if self.window < READ_AHEAD_FIRST {
+            self.window = holds(READ_AHEAD_FIRST_RATE, round_trip()).min(most).max(READ_AHEAD_FIRST);
+        }
         // The kernel cuts a call for a block in two where the caller's memory does not begin with a page.
         let holds = if length >= BLOCK / 2 { holds(READ_AHEAD_RATE, round_trip()) } else { 0 };
         let first = (READ_AHEAD_CALLS * length).max(holds);
@@ -222,7 +225,7 @@ mod tests {
 
     const SIZE: u64 = 1 << 40;
 
-    const RTT: Duration = Duration::from_millis(100);
+    const RTT: Duration = Duration::from_millis(50);
 
     fn read(
         reading: &mut Reading,
@@ -248,7 +251,7 @@ mod tests {
         reading.waited(0, RTT, RTT, SIZE);
         assert_eq!(reading.window, 4 * BLOCK, "the path has not seen so much yet");
         assert_eq!(read(&mut reading, 3 * BLOCK, 100, SIZE, SIZE, || RTT), Plan::Blocks(5..8));
-        reading.waited(5, 5 * RTT, RTT, SIZE);
+        reading.waited(5, 10 * RTT, RTT, SIZE);
         assert_eq!(reading.window, 4 * BLOCK, "the path is full");
         reading.waited(5, RTT, RTT, SIZE);
         assert_eq!(read(&mut reading, 5 * BLOCK, 100, SIZE, SIZE, || RTT), Plan::Blocks(8..22));
@@ -340,12 +343,12 @@ mod tests {
     #[test]
     fn a_reader_that_jumps_to_what_has_been_asked_for_goes_on() {
         let mut reading = Reading::default();
-        let plan = read(&mut reading, 0, BLOCK, SIZE, SIZE, || RTT);
+        let plan = read(&mut reading, 0, BLOCK, SIZE, SIZE, || 2 * RTT);
         let Plan::Blocks(asked) = plan else { panic!("{plan:?}") };
         let (window, mut until) = (reading.window, asked.end);
         for place in [7, 40, 41, 60, 90] {
             assert!(place < until);
-            match read(&mut reading, place * BLOCK, BLOCK, SIZE, SIZE, || RTT) {
+            match read(&mut reading, place * BLOCK, BLOCK, SIZE, SIZE, || 2 * RTT) {
                 Plan::Blocks(more) if more.is_empty() => {}
                 Plan::Blocks(more) => {
                     assert_eq!(more.start, until, "nothing is asked for twice, or left out");
@@ -356,7 +359,7 @@ mod tests {
         }
         assert!(reading.window == window && until > 90 + window / BLOCK / 2);
         assert_eq!(
-            read(&mut reading, (until + 5) * BLOCK, BLOCK, SIZE, SIZE, || RTT),
+            read(&mut reading, (until + 5) * BLOCK, BLOCK, SIZE, SIZE, || 2 * RTT),
             Plan::Alone,
             "that has not"
         );
@@ -367,9 +370,10 @@ mod tests {
         let mut reading = Reading::default();
         let mut comes_to = |block: u64| read(&mut reading, block * BLOCK, 4096, SIZE, SIZE, || RTT);
         assert_eq!([comes_to(300), comes_to(310)], [Plan::Alone, Plan::Alone], "once may be by chance");
-        assert_eq!(comes_to(323), Plan::Blocks(323..340), "four times as far as before");
-        assert_eq!(comes_to(345), Plan::Blocks(345..389), "twice as far as he has come now");
-        assert_eq!(comes_to(330), Plan::Blocks(0..0), "requests overtake each other");
+        assert_eq!(comes_to(323), Plan::Blocks(323..328));
+        assert_eq!(comes_to(330), Plan::Blocks(330..339), "twice as far as before");
+        assert_eq!(comes_to(345), Plan::Blocks(345..362));
+        assert_eq!(comes_to(340), Plan::Blocks(0..0), "requests overtake each other");
         assert_eq!(
             [comes_to(391), comes_to(500)],
             [Plan::Alone, Plan::Alone],
@@ -400,7 +404,7 @@ mod tests {
         };
         assert_eq!(
             [jump(500), jump(1000), jump(100)],
-            [20, 20, 4],
+            [20, 20, 0],
             "as much as he read, and backwards nothing"
         );
     }
@@ -494,7 +498,7 @@ mod tests {
         (90..93).rev().for_each(|place| drop(read(&mut reading, place * BLOCK, BLOCK, SIZE, SIZE, || RTT)));
         let lowest = reading.asked;
         reading.lost(89);
-        assert_eq!(read(&mut reading, 89 * BLOCK, BLOCK, SIZE, SIZE, || RTT), Plan::BlocksDown(27..90));
+        assert_eq!(read(&mut reading, 89 * BLOCK, BLOCK, SIZE, SIZE, || RTT), Plan::BlocksDown(57..90));
         assert!(lowest < 89);
         // And then forwards.
         assert_eq!(read(&mut reading, 90 * BLOCK, BLOCK, SIZE, SIZE, || RTT), Plan::Alone);
@@ -547,9 +551,6 @@ mod tests {
             Plan::Blocks(0..1 + (128_000_000 / BLOCK) + 1)
         );
         let mut near_small = Reading::default();
-        assert_eq!(
-            read(&mut near_small, 0, BLOCK / 2 - 1, SIZE, SIZE, || panic!("nobody asks")),
-            Plan::Blocks(0..17)
-        );
+        assert_eq!(read(&mut near_small, 0, BLOCK / 2 - 1, SIZE, SIZE, || near), Plan::Blocks(0..17));
     }
 }
