@@ -8,6 +8,7 @@
 //! Whoever reads a file of which the kernel has given up pages here and there comes only for these. Where they lie so close
 //! that a round trip for each would take longer than what is in between, all of it is fetched.
 
+use std::mem;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ use crate::limits::{
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// The reader of one open file.
-#[derive(Debug)]
+/// The reader of one open file; most begin at the beginning.
+#[derive(Debug, Default)]
 pub(super) struct Reading {
     /// Where it would read on.
     next: u64,
@@ -37,22 +38,6 @@ pub(super) struct Reading {
     is_full: bool,
     goes_down: bool,
     jumps: Jumps,
-}
-
-impl Default for Reading {
-    fn default() -> Self {
-        // Most begin at the beginning.
-        Self {
-            next: 0,
-            window: 0,
-            asked: 0,
-            asked_before: None,
-            jumped_on: false,
-            is_full: false,
-            goes_down: false,
-            jumps: Jumps::default(),
-        }
-    }
 }
 
 /// What to do for a read.
@@ -158,14 +143,15 @@ impl Reading {
     }
 
     fn begin(&mut self, next: u64, asked: u64, goes_down: bool) {
-        (self.next, self.window, self.goes_down) = (next, 0, goes_down);
-        (self.asked, self.asked_before, self.jumped_on, self.is_full) = (asked, None, false, false);
+        let jumps = mem::take(&mut self.jumps);
+        *self = Self { next, asked, goes_down, jumps, ..Self::default() };
     }
 
     /// Who asks for much at once has more fetched ahead from the beginning.
     fn widen(&mut self, length: u64, most: u64, round_trip: impl Fn() -> Duration) {
         if self.window < READ_AHEAD_FIRST {
-            self.window = holds(READ_AHEAD_FIRST_RATE, round_trip()).min(most).max(READ_AHEAD_FIRST);
+            let first = holds(READ_AHEAD_FIRST_RATE, round_trip());
+            self.window = first.min(READ_AHEAD_MAX).min(most).max(READ_AHEAD_FIRST);
         }
         // The kernel cuts a call for a block in two where the caller's memory does not begin with a page.
         let holds = if length >= BLOCK / 2 { holds(READ_AHEAD_RATE, round_trip()) } else { 0 };
