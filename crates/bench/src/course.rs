@@ -16,7 +16,7 @@ use longhaul_report::{Amount, End, Run, Said, Usage, Verdict};
 use rustix::fs::FlockOperation;
 
 use crate::data::{Comparison, Data, Links, arrived};
-use crate::file::{remove, write};
+use crate::file::remove;
 use crate::limited::{Ended, Limited, Words, last_words};
 use crate::link::{Between, Host, Network};
 use crate::profile::Recording;
@@ -202,9 +202,7 @@ impl Course {
         if let (Some(recording), Some(path)) = (recording, heat.profile) {
             let ends = [(server.id(), "far"), (tool.id(), "near")];
             let profile = recording.end(&ends)?;
-            let tables = ends.map(|(_, end)| profile.table(end)).join("\n");
-            write(&path.with_added_extension("profile.md"), &tables)?;
-            write(&path.with_added_extension("profile.tsv"), &profile.lines())?;
+            profile.keep(path, &ends.map(|(_, end)| profile.table(end)))?;
         }
         let verdict = network.verdict();
         let arrived = if ended.status.is_none() { arrived(&into)? } else { Amount::default() };

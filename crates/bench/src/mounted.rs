@@ -14,7 +14,7 @@ use longhaul_report::io::{Io, Place, System};
 
 use crate::data::Data;
 use crate::environment::memory;
-use crate::file::{remove, write};
+use crate::file::remove;
 use crate::file_system::{FileSystem, quoted};
 use crate::limited::{Limited, Words, last_words};
 use crate::link::{Between, Host, LinkShape, Network};
@@ -135,11 +135,9 @@ impl Mounts {
         if let (Some(recording), Some(directory)) = (recording, &self.profiles) {
             let ends: Vec<(u32, &str)> = server.iter().map(|server| (server.id(), "far")).collect();
             let profile = recording.end(&ends)?;
-            let path =
-                directory.join(format!("{}-{}-round{round}", link.name(), system.name()).replace(' ', "-"));
-            let tables = [profile.processes(), profile.table("far"), profile.table("mover")].join("\n");
-            write(&path.with_added_extension("profile.md"), &tables)?;
-            write(&path.with_added_extension("profile.tsv"), &profile.lines())?;
+            let name = format!("{}-{}-round{round}", link.name(), system.name()).replace(' ', "-");
+            let tables = [profile.processes(), profile.table("far"), profile.table("mover")];
+            profile.keep(&directory.join(name), &tables)?;
         }
         let verdict = network.verdict();
         drop((measuring, server, network));

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::file::remove;
+use crate::file::{remove, write};
 use crate::link::checked;
 use crate::tool::Package;
 
@@ -94,6 +94,12 @@ impl Profile {
             }
         }
         profile
+    }
+
+    /// Keeps tables of it and every count, in files with `.profile.md` and `.profile.tsv` after this name.
+    pub fn keep(&self, name: &Path, tables: &[String]) -> anyhow::Result<()> {
+        write(&name.with_added_extension("profile.md"), &tables.join("\n"))?;
+        write(&name.with_added_extension("profile.tsv"), &self.lines())
     }
 
     /// Every count, as lines `samples TAB process TAB object TAB function`.

@@ -207,6 +207,8 @@ const QUEUED: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     const SIZE: u64 = 1 << 40;
@@ -252,10 +254,60 @@ mod tests {
         assert_eq!(read(&mut reading, back, BLOCK, SIZE, SIZE, || RTT), Plan::Blocks(0..0));
     }
 
-    /// Bytes that may be fetched ahead over a path of so many bytes per second.
-    fn most_ahead(rate: f64, rtt: Duration) -> f64 {
-        let holds = rate * (4.0 * rtt.as_secs_f64() + 0.1);
-        (4.0 * (holds + BLOCK as f64)).clamp(READ_AHEAD_FIRST as f64, READ_AHEAD_MAX as f64)
+    /// A path, and a reader who takes what comes at once. Times in seconds.
+    struct Path {
+        /// Bytes per second.
+        rate: f64,
+        rtt: Duration,
+        now: f64,
+        /// When all that was asked for will have come.
+        free: f64,
+        /// Blocks: when they were asked for, and when they come.
+        comes: HashMap<u64, (f64, f64)>,
+        reading: Reading,
+    }
+
+    impl Path {
+        fn new(rate: f64, rtt: Duration) -> Self {
+            let (comes, reading) = (HashMap::new(), Reading::default());
+            Self { rate, rtt, now: 0.0, free: 0.0, comes, reading }
+        }
+
+        /// When bytes come that are asked for now.
+        fn ask(&mut self, bytes: u64) -> f64 {
+            self.free = self.free.max(self.now + self.rtt.as_secs_f64()) + bytes as f64 / self.rate;
+            self.free
+        }
+
+        /// The reader reads, and waits for what has not come.
+        fn read(&mut self, offset: u64, length: u64, size: u64) {
+            let rtt = self.rtt;
+            if let Plan::Blocks(blocks) = read(&mut self.reading, offset, length, size, size, || rtt) {
+                for place in blocks {
+                    if !self.comes.contains_key(&place) {
+                        let comes = (self.now, self.ask(BLOCK));
+                        self.comes.insert(place, comes);
+                    }
+                }
+            }
+            for place in offset / BLOCK..(offset + length).div_ceil(BLOCK) {
+                match self.comes.get(&place) {
+                    Some((asked_at, comes_at)) if *comes_at > self.now => {
+                        self.now = *comes_at;
+                        let took = Duration::from_secs_f64(self.now - asked_at);
+                        self.reading.waited(place, took, rtt, size);
+                    }
+                    Some(_) => {}
+                    None => self.now = self.ask(length),
+                }
+            }
+        }
+
+        /// Bytes that may be fetched ahead.
+        fn most_ahead(&self) -> f64 {
+            let holds = self.rate * (4.0 * self.rtt.as_secs_f64() + 0.1);
+            (4.0 * (holds + BLOCK as f64)).clamp(READ_AHEAD_FIRST as f64, READ_AHEAD_MAX as f64)
+        }
     }
 
     #[test]
@@ -263,31 +315,15 @@ mod tests {
         // Bytes per second; the reader takes what comes at once.
         for (rate, rtt_ms) in [(12.5e6, 10), (125e6, 3), (125e6, 200), (1.25e9, 20), (1.25e9, 100)] {
             let rtt = Duration::from_millis(rtt_ms);
-            let (mut reading, mut now, mut free) = (Reading::default(), 0.0_f64, 0.0_f64);
-            let mut comes: Vec<(f64, f64)> = Vec::new();
-            for place in 0..20_000 {
-                for quarter in 0..4 {
-                    let offset = place * BLOCK + quarter * (BLOCK / 4);
-                    let Plan::Blocks(asked) = read(&mut reading, offset, BLOCK / 4, SIZE, SIZE, || rtt)
-                    else {
-                        panic!()
-                    };
-                    for _ in asked {
-                        free = free.max(now + rtt.as_secs_f64()) + BLOCK as f64 / rate;
-                        comes.push((now, free));
-                    }
-                }
-                let (asked_at, comes_at) = comes[place as usize];
-                if comes_at > now {
-                    now = comes_at;
-                    reading.waited(place, Duration::from_secs_f64(now - asked_at), rtt, SIZE);
-                }
+            let mut path = Path::new(rate, rtt);
+            for quarter in 0..4 * 20_000 {
+                path.read(quarter * (BLOCK / 4), BLOCK / 4, SIZE);
+                assert!(path.comes.contains_key(&(quarter / 4)), "it goes on");
             }
             let bdp = rate * rtt.as_secs_f64();
-            let window = reading.window as f64;
-            let most = most_ahead(rate, rtt);
+            let (window, most) = (path.reading.window as f64, path.most_ahead());
             assert!(window >= bdp.min(READ_AHEAD_MAX as f64) && window <= most, "{rate} {rtt_ms} {window}");
-            let reached = 20_000.0 * BLOCK as f64 / now;
+            let reached = 20_000.0 * BLOCK as f64 / path.now;
             assert!(reached > 0.95 * rate, "{rate} {rtt_ms} {reached}");
         }
     }
@@ -405,13 +441,7 @@ mod tests {
             [(10, 1), (10, 4), (30, 1), (10, 10), (40, 10), (40, 40), (100, 100), (100, 4)]
                 .map(|(between, missing)| (rate, rtt, between * MIB, missing * MIB))
         }) {
-            let rtt = Duration::from_millis(rtt_ms);
-            let (mut reading, mut now, mut free, mut seed) = (Reading::default(), 0.0_f64, 0.0_f64, 1_u64);
-            let mut comes = std::collections::HashMap::<u64, (f64, f64)>::new();
-            let mut bring = |now: f64, bytes: u64| {
-                free = free.max(now + rtt.as_secs_f64()) + bytes as f64 / rate;
-                free
-            };
+            let (mut path, mut seed) = (Path::new(rate, Duration::from_millis(rtt_ms)), 1_u64);
             // Half as long to half as long again.
             let mut about = |length: u64| {
                 seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -422,35 +452,15 @@ mod tests {
                 let end = (offset + about(missing)).min(size);
                 while offset < end {
                     let length = (128 << 10).min(end - offset);
-                    let plan = read(&mut reading, offset, length, size, READ_AHEAD_MAX, || rtt);
-                    if let Plan::Blocks(blocks) = &plan {
-                        for place in blocks.clone() {
-                            comes.entry(place).or_insert_with(|| (now, bring(now, BLOCK)));
-                        }
-                    }
-                    for place in offset / BLOCK..(offset + length).div_ceil(BLOCK) {
-                        match comes.get(&place) {
-                            Some((asked_at, comes_at)) if *comes_at > now => {
-                                now = *comes_at;
-                                reading.waited(
-                                    place,
-                                    Duration::from_secs_f64(now - asked_at),
-                                    rtt,
-                                    READ_AHEAD_MAX,
-                                );
-                            }
-                            Some(_) => {}
-                            None => now = bring(now, length),
-                        }
-                    }
+                    path.read(offset, length, size);
                     offset += length;
                 }
                 offset += about(between);
             }
-            let (reached, window) = (size as f64 / now, reading.window as f64);
+            let (reached, window) = (size as f64 / path.now, path.reading.window as f64);
             let case = format!("{rate} bytes/s, {rtt_ms} ms, {missing} bytes after {between}");
             assert!(reached > 0.95 * rate.min(125e6), "{case}: {reached} bytes/s");
-            assert!(window <= 2.0 * most_ahead(rate, rtt), "{case}: {window} bytes ahead");
+            assert!(window <= 2.0 * path.most_ahead(), "{case}: {window} bytes ahead");
         }
     }
 

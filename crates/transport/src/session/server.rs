@@ -487,6 +487,9 @@ async fn until_left(control: &Control) -> SessionEnd {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::task::Poll;
+
     use tokio::io::AsyncWriteExt;
 
     use super::*;
@@ -572,12 +575,28 @@ mod tests {
         tcp.write_all(outbox.unsent()).await.unwrap();
         outbox.sent(outbox.unsent().len());
         unfinished(&state, 1, MINUTE).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        assert_eq!(state.handshakes.count(), 1, "its session may come");
         outbox.push_goodbye(&mut keys);
         tcp.write_all(outbox.unsent()).await.unwrap();
         drop(tcp);
         unfinished(&state, 0, CONNECT_TIMEOUT / 2).await;
+    }
+
+    #[tokio::test]
+    async fn a_lane_is_open_until_its_end_whatever_it_says_before() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        near.write_all(b"goodbye").await.unwrap();
+        far.readable().await.unwrap();
+        let mut inbox = Inbox::new(&[]);
+        {
+            let mut closed = std::pin::pin!(until_closed(&mut far, &mut inbox, RECORD_MAX));
+            let first = std::future::poll_fn(|context| Poll::Ready(closed.as_mut().poll(context))).await;
+            assert!(first.is_pending(), "its session may come");
+            drop(near);
+            tokio::time::timeout(MINUTE, closed).await.expect("it is closed");
+        }
+        assert_eq!(inbox.held_bytes(), 7);
     }
 
     #[tokio::test]

@@ -159,7 +159,9 @@ async fn write_long(is_refused: bool) -> Sent {
     let data = Bytes::from(vec![1; LONG as usize]);
     let writing = remote.write(file, 0, data, HowWritten::default());
     tokio::time::timeout(Duration::from_secs(30), writing).await.unwrap().unwrap();
-    std::mem::take(&mut *lock(&sent))
+    let sent = std::mem::take(&mut *lock(&sent));
+    assert_eq!(sent.sessions, if is_refused { 1 } else { 2 }, "lost while it was written, or not");
+    sent
 }
 
 fn covers(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
