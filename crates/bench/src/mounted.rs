@@ -161,8 +161,8 @@ impl Mounts {
 
 /// Has as much memory touched as a run fills at both ends: the kernel's pages there and here, and what a mount's own process keeps, at most
 /// half of what is available. What a guest does not use may be its hypervisor's (free page reporting, the kernel's
-/// Documentation/mm/free_page_reporting.rst), and comes back page by page, each with a fault: on one such machine 409 MB/s were
-/// written to new memory, and 1.6 GB/s to memory that somebody else had just given back. That is the machine's, of all file systems alike.
+/// Documentation/mm/free_page_reporting.rst), and comes back page by page, each with a fault; not so what somebody else has just given back.
+/// That is the machine's, of all file systems alike.
 fn prepare(size: u64) -> String {
     let available = memory("MemAvailable").unwrap_or(0);
     let bytes = (3 * size).min(available / 2) / MIB * MIB;
