@@ -21,10 +21,11 @@
 //! few round trips and does not take a lost packet for a full queue. Under a cap on a clean path CUBIC is, and where a
 //! buffer or a CPU holds the lanes below the path's rate: it has no cycles of its own. The governor says which.
 //!
-//! Up to 20 ms of round-trip time CRUISE holds a queue of two milliseconds instead of a margin.
+//! Up to 20 ms of round-trip time CRUISE holds a queue of two milliseconds instead of a margin. As long as there is one,
+//! more cannot come through, and nothing is probed; DRAIN leaves half of it.
 //!
-//! A drain that ends as soon as it can goes straight to a probe, unless a probe has confirmed the rate before: what stood
-//! may have been a host, not a queue.
+//! On longer paths a drain that ends as soon as it can goes straight to a probe, unless a probe has confirmed the rate before: what
+//! stood may have been a host, not a queue.
 //!
 //! B is a rate of delivered bytes. What lanes lose to random loss, or leave out in their own cycles, the cap makes up
 //! for: while it cruises it is raised until as much comes through as intended. The idea of pacing just under the slowest
@@ -52,6 +53,13 @@ pub struct PathReading {
     pub rtt: Duration,
     /// The least round-trip time any lane has seen.
     pub min_rtt: Duration,
+}
+
+impl PathReading {
+    /// How long a packet waits.
+    fn queue(&self) -> Duration {
+        self.rtt.saturating_sub(self.min_rtt)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,6 +120,9 @@ const HELD_QUEUE: Duration = Duration::from_millis(2);
 
 /// What the queue is more or less than that is made up for in this time: several round trips, and looks, of a short path.
 const HELD_WITHIN: Duration = Duration::from_millis(100);
+
+/// And from none, after a pause, most of it is there in this time.
+const HELD_AFTER: Duration = Duration::from_millis(300);
 
 /// And this share of it for good, each round trip: slow enough not to swing with the queue that it steers.
 const HELD_SHARE: f64 = 0.1;
@@ -175,6 +186,9 @@ const BOOST_AFTER_ROUNDS: u32 = 8;
 /// outage the first rates are such.
 const CAP_BYTES_PER_ROUND_MIN: f64 = 16.0 * 1448.0;
 
+/// Acknowledgements come in bursts: over 20 ms a rate is some per cent more or less than it is, which on a short path would be news.
+const RATE_SPAN_MIN: Duration = Duration::from_millis(60);
+
 /// See [`Governor::best_rate`].
 const BEST_OF_ROUNDS: u32 = 4;
 
@@ -223,7 +237,7 @@ impl Governor {
             self.readings.pop_front();
         }
         let round = reading.min_rtt.max(TICK_MIN);
-        let rate = self.rate_over(now, round);
+        let rate = self.rate_until(self.readings.len() - 1, round).unwrap_or(0.0);
         let (stands, ticks) = match self.state {
             State::Search => (queue_grows(&reading), SEARCH_STANDING_TICKS),
             _ => (queue_stands(&reading), STANDING_TICKS),
@@ -308,7 +322,7 @@ impl Governor {
                 if !queue_remains(reading) && lasts(since, round) {
                     self.compete_for = COMPETE_MIN;
                     // On a long path a queue that stood takes longer: this may have been a host's hiccup.
-                    if probed.is_none() && !lasts(since, round * 3 / 2) {
+                    if probed.is_none() && !is_short(reading) && !lasts(since, round * 3 / 2) {
                         return State::Probe { since: now, best: 0.0, gain: FIRST_PROBE_GAIN };
                     }
                     return State::Cruise { since: now, probed };
@@ -331,25 +345,34 @@ impl Governor {
                     let is_news = self.bandwidth * NEWS < before;
                     return State::Drain { since: now, probed: probed.filter(|_| !is_news) };
                 }
+                // What looks like a queue stays as it is, whatever is sent: it is a host.
+                if self.boost >= BOOST_MAX && is_short(reading) {
+                    return State::Search;
+                }
+                if holds_queue(reading) {
+                    return State::Cruise { since, probed: Some(now) };
+                }
                 // The first look comes soon, and is a good one: the rate was still growing when the queue was seen.
                 let (is_time, gain) = match probed {
                     None => (true, FIRST_PROBE_GAIN),
                     Some(probed) => (lasts(probed, CRUISE_MIN.max(round * CRUISE_RTTS)), PROBE_GAIN),
                 };
-                if is_time && lasts(since, round * 2) {
+                let settles = if is_short(reading) { HELD_AFTER } else { round * 2 };
+                if is_time && lasts(since, settles) {
                     return State::Probe { since: now, best: 0.0, gain };
                 }
             }
             State::Probe { since, best, gain } => {
                 let best = best.max(rate);
-                if best > self.bandwidth * NEWS {
+                // A queue answers: what comes through by then is what the path carries, and there is nothing to search.
+                let (is_news, is_full) = (best > self.bandwidth * NEWS, holds_queue(reading));
+                if is_news {
                     self.bandwidth = best;
-                    return State::Search;
                 }
-                if lasts(since, round * 3) {
+                if is_full || lasts(since, rate_span(round) * 3) {
                     return State::Cruise { since: now, probed: Some(now) };
                 }
-                return State::Probe { since, best, gain };
+                return if is_news { State::Search } else { State::Probe { since, best, gain } };
             }
             State::Compete { since } => {
                 if lasts(since, self.compete_for) {
@@ -365,15 +388,21 @@ impl Governor {
     fn gain(&self, now: Nanos, round: Duration) -> Option<f64> {
         match self.state {
             State::Search | State::Compete { .. } => None,
-            State::Drain { .. } => Some(DRAIN_GAIN),
+            State::Drain { .. } => Some(self.drain_gain()),
             State::Cruise { .. } => Some(self.cruise_gain()),
-            State::Probe { since, gain, .. } if now - since < nanos(round) => Some(gain),
+            State::Probe { since, gain, .. } if now - since < nanos(rate_span(round)) => Some(gain),
             // Gives back what the probe may have queued.
-            State::Probe { since, gain, .. } if now - since < nanos(round * 2) => {
+            State::Probe { since, gain, .. } if now - since < nanos(rate_span(round) * 2) => {
                 Some(2.0 * CRUISE_GAIN - gain)
             }
             State::Probe { .. } => Some(CRUISE_GAIN),
         }
+    }
+
+    /// On a short path as much as is gone by the next look, but for what is to stay: the link would not be full before it.
+    fn drain_gain(&self) -> f64 {
+        let surplus = self.held().map(|queue| queue.saturating_sub(HELD_QUEUE / 2));
+        surplus.map_or(DRAIN_GAIN, |surplus| (1.0 - surplus.div_duration_f64(TICK_MIN)).max(DRAIN_GAIN))
     }
 
     /// A short path is kept full by a queue of two milliseconds, where the margin that keeps a long path without one is as large
@@ -384,9 +413,12 @@ impl Governor {
 
     /// What a short path's queue is less than that, as the share of the rate that fills it up in [`HELD_WITHIN`].
     fn missing(&self) -> Option<f64> {
-        let (_, reading) = self.readings.back().filter(|(_, last)| last.min_rtt <= SHORT_RTT_MAX)?;
-        let queue = reading.rtt.saturating_sub(reading.min_rtt).as_secs_f64();
-        Some((HELD_QUEUE.as_secs_f64() - queue) / HELD_WITHIN.as_secs_f64())
+        Some((HELD_QUEUE.as_secs_f64() - self.held()?.as_secs_f64()) / HELD_WITHIN.as_secs_f64())
+    }
+
+    /// A short path's queue.
+    fn held(&self) -> Option<Duration> {
+        self.readings.back().filter(|(_, last)| is_short(last)).map(|(_, last)| last.queue())
     }
 
     /// Integral control: a shortfall of 1 % for a round trip raises the cap by 0.3 %. Where a queue is held and is longer than it should be,
@@ -431,7 +463,7 @@ impl Governor {
         if calm && reading.retransmitted > before {
             self.last_random_loss = now;
         }
-        let resumes = self.readings.len() < 2;
+        let resumes = self.readings.front().is_some_and(|(first, _)| now - first < nanos(rate_span(round)));
         if resumes || !calm || rate > self.bandwidth * (CRUISE_GAIN - SHORTFALL) {
             self.last_in_full = now;
         }
@@ -439,7 +471,7 @@ impl Governor {
         let falls_short = now - self.last_in_full > nanos(round * 4);
         // On a short path a search has filled the queue, and lost what did not fit, before anybody looks. If it is not that,
         // a cruise soon falls short.
-        let tells = reading.min_rtt > SHORT_RTT_MAX || self.is_flat;
+        let tells = !is_short(reading) || self.is_flat;
         if lost_lately && (falls_short || (self.state == State::Search && tells)) {
             self.lossy = true;
         } else if calm && self.lossy && now - self.last_random_loss > nanos(CLEAN_AFTER.max(round * 20)) {
@@ -459,26 +491,23 @@ impl Governor {
         }
     }
 
-    /// The best rate over a round trip, of the last few: a host's stall is no property of the path. 0: nothing came
+    /// The best rate over a round trip ([`rate_span`]), of the last few: a host's stall is no property of the path. 0: nothing came
     /// through, or too little has been seen since a pause, and nothing can be said.
     fn best_rate(&self, now: Nanos, round: Duration) -> f64 {
         let since = nanos(round * BEST_OF_ROUNDS);
-        let ends = self.readings.iter().enumerate().filter(|(_, (at, _))| now - at <= since);
-        let rates = ends.filter_map(|(i, &(at, last))| {
-            let start =
-                self.readings.iter().take(i).rev().find(|(earlier, _)| at - earlier >= nanos(round))?;
-            let span = Duration::from_nanos(at - start.0).as_secs_f64();
-            Some((last.delivered - start.1.delivered) as f64 / span)
-        });
-        rates.fold(0.0, f64::max)
+        let ends = (0..self.readings.len()).rev().take_while(|&end| now - self.readings[end].0 <= since);
+        ends.filter_map(|end| self.rate_until(end, round)).fold(0.0, f64::max)
     }
 
-    /// Delivered bytes per second over about the last `span`.
-    fn rate_over(&self, now: Nanos, span: Duration) -> f64 {
-        let Some(&(_, last)) = self.readings.back() else { return 0.0 };
-        let earlier = self.readings.iter().rev().find(|(at, _)| now - at >= nanos(span));
-        let Some(&(at, first)) = earlier else { return 0.0 };
-        (last.delivered - first.delivered) as f64 / Duration::from_nanos(now - at).as_secs_f64()
+    /// Delivered bytes per second until the reading `end`, over [`rate_span`], or over what has been seen where that is less,
+    /// but for a round trip.
+    fn rate_until(&self, end: usize, round: Duration) -> Option<f64> {
+        let &(at, last) = self.readings.get(end)?;
+        let before = |span| move |&&(earlier, _): &&(Nanos, PathReading)| at - earlier >= nanos(span);
+        let mut earlier = self.readings.range(..end).rev();
+        let start = earlier.find(before(rate_span(round)));
+        let &(from, first) = start.or_else(|| self.readings.front().filter(before(round)))?;
+        Some((last.delivered - first.delivered) as f64 / Duration::from_nanos(at - from).as_secs_f64())
     }
 }
 
@@ -500,18 +529,32 @@ pub fn share(cap: f64, mut able: Vec<f64>) -> f64 {
     most
 }
 
+/// What a rate is taken over.
+fn rate_span(round: Duration) -> Duration {
+    if round > SHORT_RTT_MAX { round } else { RATE_SPAN_MIN }
+}
+
+fn is_short(reading: &PathReading) -> bool {
+    reading.min_rtt <= SHORT_RTT_MAX
+}
+
+/// Of a short path: it carries no more than it is given.
+fn holds_queue(reading: &PathReading) -> bool {
+    is_short(reading) && reading.queue() >= HELD_QUEUE / 2
+}
+
 /// The lanes still double what they send: a round trip after the first packet has waited, as much waits as the path holds.
 fn queue_grows(reading: &PathReading) -> bool {
-    reading.rtt > reading.min_rtt + (reading.min_rtt / 12).max(Duration::from_millis(3))
+    reading.queue() > (reading.min_rtt / 12).max(Duration::from_millis(3))
 }
 
 /// Well above the minimum, and above what hosts themselves add.
 fn queue_stands(reading: &PathReading) -> bool {
-    reading.rtt > reading.min_rtt + (reading.min_rtt / 5).max(Duration::from_millis(3))
+    reading.queue() > (reading.min_rtt / 5).max(Duration::from_millis(3))
 }
 
 fn queue_remains(reading: &PathReading) -> bool {
-    reading.rtt > reading.min_rtt + (reading.min_rtt / 12).max(Duration::from_millis(2))
+    reading.queue() > (reading.min_rtt / 12).max(Duration::from_millis(2))
 }
 
 fn nanos(duration: Duration) -> Nanos {

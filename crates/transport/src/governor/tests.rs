@@ -178,6 +178,79 @@ fn a_rate_that_bursts_have_exaggerated_is_not_drained_again_and_again() {
 }
 
 #[test]
+fn what_bursts_show_of_a_short_path_is_no_news() {
+    for (mbit, rtt_ms) in [(941.0, 3.3), (941.0, 4.0), (941.0, 15.0), (9410.0, 20.0)] {
+        let mut path = Bottleneck::new(mbit, rtt_ms, 1.0, 0.0);
+        path.burst = 0.05;
+        let mut governor = Governor::default();
+        run(&mut path, &mut governor, 1.0, 0.0);
+        let dropped = path.dropped;
+        while path.time < 120.0 {
+            path.step(governor.cap(), 0.0);
+            path.look(&mut governor);
+            assert!(
+                !matches!(governor.state, State::Search | State::Probe { .. }),
+                "{:?} after {} s, {mbit} Mbit/s x {rtt_ms} ms",
+                governor.state,
+                path.time
+            );
+        }
+        assert_eq!(path.dropped, dropped, "{mbit} Mbit/s x {rtt_ms} ms");
+    }
+}
+
+#[test]
+fn a_short_path_is_full_from_the_first_search_on() {
+    for (mbit, rtt_ms) in [(941.0, 3.3), (941.0, 4.0), (941.0, 15.0), (9410.0, 4.0)] {
+        let mut path = Bottleneck::new(mbit, rtt_ms, 1.0, 0.0);
+        path.burst = 0.05;
+        let mut governor = Governor::default();
+        while governor.state == State::Search {
+            path.step(governor.cap(), 0.0);
+            path.look(&mut governor);
+        }
+        let (found, mut delivered) = (path.time, 0.0);
+        while path.time < found + 1.0 {
+            delivered += path.step(governor.cap(), 0.0);
+            path.look(&mut governor);
+        }
+        let share = delivered / (path.time - found) / path.capacity;
+        assert!(share > 0.998, "{share} of {mbit} Mbit/s x {rtt_ms} ms");
+    }
+}
+
+#[test]
+fn what_others_leave_of_a_short_path_is_taken() {
+    for rtt_ms in [3.3, 15.0] {
+        let mut path = Bottleneck::new(941.0, rtt_ms, 1.0, 0.0);
+        path.burst = 0.05;
+        let mut governor = Governor::default();
+        run(&mut path, &mut governor, 20.0, 60e6);
+        let (share, _) = run(&mut path, &mut governor, 15.0, 0.0);
+        assert!(share > 0.99, "{share} after others have left, {rtt_ms} ms");
+    }
+}
+
+#[test]
+fn a_host_that_is_always_late_is_no_queue() {
+    // Half of the path's rate was taken for all of it, and packets wait for a millisecond or two in the hosts whatever is sent.
+    let (rate, least) = (125e6, Duration::from_micros(200));
+    let mut governor = Governor {
+        state: State::Cruise { since: 0, probed: Some(0) },
+        bandwidth: rate / 2.0,
+        ..Governor::default()
+    };
+    let mut reading =
+        PathReading { rtt: least + Duration::from_micros(1500), min_rtt: least, ..PathReading::default() };
+    let searches = (1..1000u64).find(|tick| {
+        reading.delivered += (governor.cap().unwrap_or(rate / 2.0).min(rate) * 0.02) as u64;
+        governor.on_tick(tick * 20_000_000, reading);
+        governor.state == State::Search
+    });
+    assert!(searches.is_some_and(|tick| tick < 750), "{searches:?} {}", governor.boost);
+}
+
+#[test]
 fn a_rate_that_a_stall_has_made_less_comes_back_soon() {
     for (mbit, rtt_ms) in [(941.0, 3.3), (941.0, 4.0), (9410.0, 20.0)] {
         let mut path = Bottleneck::new(mbit, rtt_ms, 1.0, 0.0);
@@ -198,10 +271,10 @@ fn a_rate_that_a_stall_has_made_less_comes_back_soon() {
 
 #[test]
 fn a_probe_does_not_outlast_a_pause() {
-    let mut path = Bottleneck::new(941.0, 4.0, 1.0, 0.0);
+    let mut path = Bottleneck::new(941.0, 30.0, 1.0, 0.0);
     let mut governor = Governor::default();
     let (mut probes, mut drains) = (0, 0);
-    while path.time < 20.0 {
+    while path.time < 30.0 {
         path.step(governor.cap(), 0.0);
         path.look(&mut governor);
         let count = match governor.state {
@@ -213,7 +286,7 @@ fn a_probe_does_not_outlast_a_pause() {
         governor.pause((path.time * 1e9) as u64);
         let share = governor.cap().unwrap() / path.capacity;
         assert!((0.9..1.1).contains(&share), "{share} of the capacity in {:?}", governor.state);
-        assert_eq!(governor.tick(), TICK_MIN);
+        assert_eq!(governor.tick(), path.reading.min_rtt);
     }
     assert!(probes > 0 && drains > 0, "{probes} {drains}");
 }
