@@ -237,7 +237,8 @@ impl Governor {
             self.readings.pop_front();
         }
         let round = reading.min_rtt.max(TICK_MIN);
-        let rate = self.rate_until(self.readings.len() - 1, round).unwrap_or(0.0);
+        let known_rate = self.rate_until(self.readings.len() - 1, round);
+        let rate = known_rate.unwrap_or(0.0);
         let (stands, ticks) = match self.state {
             State::Search => (queue_grows(&reading), SEARCH_STANDING_TICKS),
             _ => (queue_stands(&reading), STANDING_TICKS),
@@ -245,7 +246,7 @@ impl Governor {
         self.standing_ticks = if stands { self.standing_ticks + 1 } else { 0 };
         let standing = self.standing_ticks >= ticks;
         self.adjust_boost(now, round, rate, standing);
-        self.note_loss(now, &reading, round, rate, standing);
+        self.note_loss(now, &reading, round, known_rate, standing);
         self.state = self.next_state(now, &reading, round, rate, standing);
         self.note_rise(now, round, rate);
         self.cap = self.gain(now, round).map(|gain| self.cap_at(gain, round));
@@ -450,7 +451,14 @@ impl Governor {
     }
 
     /// A packet lost where no queue stands, and none has for a few round trips, is lost at random.
-    fn note_loss(&mut self, now: Nanos, reading: &PathReading, round: Duration, rate: f64, standing: bool) {
+    fn note_loss(
+        &mut self,
+        now: Nanos,
+        reading: &PathReading,
+        round: Duration,
+        rate: Option<f64>,
+        standing: bool,
+    ) {
         let calm = !standing
             && !queue_remains(reading)
             && match self.state {
@@ -463,8 +471,7 @@ impl Governor {
         if calm && reading.retransmitted > before {
             self.last_random_loss = now;
         }
-        let resumes = self.readings.front().is_some_and(|(first, _)| now - first < nanos(rate_span(round)));
-        if resumes || !calm || rate > self.bandwidth * (CRUISE_GAIN - SHORTFALL) {
+        if !calm || rate.is_none_or(|rate| rate > self.bandwidth * (CRUISE_GAIN - SHORTFALL)) {
             self.last_in_full = now;
         }
         let lost_lately = self.last_random_loss > 0 && now - self.last_random_loss < nanos(round * 4);
