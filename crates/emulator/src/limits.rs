@@ -18,6 +18,9 @@ pub const ETHERNET_OVERHEAD_BYTES: u32 = 38;
 /// A full packet on the wire.
 pub const FULL_PACKET_BYTES: u64 = (MTU + ETHERNET_OVERHEAD_BYTES) as u64;
 
+/// Packets further apart than this belong to no transfer under way: what the wire stands still between them is nobody's loss.
+pub const IDLE_GAP_MAX: Duration = Duration::from_millis(100);
+
 /// A GSO packet travels whole only while its time on the wire is below this; a slower link carries it in parts,
 /// so that its receiver sees the rate of the link and not bursts.
 pub const CARRY_WHOLE_MAX: Duration = Duration::from_millis(1);

@@ -24,6 +24,7 @@ use crate::dice::{Dice, Purpose};
 use crate::fair::{FairQueues, Next, Waiting};
 use crate::limits::{
     CARRY_WHOLE_MAX, DELAY_MAX, ETHERNET_OVERHEAD_BYTES, FAIR_PACKETS_MAX, FLOWS_MAX, FULL_PACKET_BYTES,
+    IDLE_GAP_MAX,
 };
 use crate::loss::LossState;
 use crate::packet::{FlowKey, Train};
@@ -367,6 +368,10 @@ impl<P: Copy + PartialEq> Link<P> {
     fn send(&mut self, came: Nanos, segment: Segment<P>, mark: bool, out: &mut Outcome<P>) {
         let effects = self.effects;
         let begins = self.free_at.max(u128::from(came) << FRACTION_BITS);
+        if effects.rate && !effects.polices {
+            let gap = whole(begins - self.free_at);
+            self.counters.idle_ns += if gap < IDLE_GAP_MAX.as_nanos() as Nanos { gap } else { 0 };
+        }
         let wire_bytes = u64::from(segment.wire_bytes());
         let mut is_lost = segment.is_lost;
         if effects.trace {

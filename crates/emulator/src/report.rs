@@ -238,6 +238,9 @@ fn write_counters(f: &mut fmt::Formatter<'_>, c: &Counters) -> fmt::Result {
             write!(f, ", {what} {count}")?;
         }
     }
+    if c.idle_ns > 0 {
+        write!(f, ", wire idle between packets {:.1} ms", c.idle_ns as f64 / 1e6)?;
+    }
     Ok(())
 }
 

@@ -49,6 +49,10 @@ pub struct Counters {
     pub delivered_bytes: u64,
     /// Most bytes that ever waited for the wire.
     pub queue_bytes_max: u64,
+    /// Nanoseconds that the wire has stood still between two packets, where these were less than
+    /// [`IDLE_GAP_MAX`](crate::limits::IDLE_GAP_MAX) apart: what flows under way have left unused.
+    #[serde(default)]
+    pub idle_ns: u64,
 }
 
 impl Counters {
@@ -75,6 +79,7 @@ impl Counters {
             delivered: self.delivered + other.delivered,
             delivered_bytes: self.delivered_bytes + other.delivered_bytes,
             queue_bytes_max: self.queue_bytes_max.max(other.queue_bytes_max),
+            idle_ns: self.idle_ns + other.idle_ns,
         }
     }
 }

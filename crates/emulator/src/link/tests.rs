@@ -72,6 +72,17 @@ fn a_link_that_becomes_much_faster_keeps_its_count_of_what_waits() {
 }
 
 #[test]
+fn what_flows_leave_unused_of_the_wire_is_counted() {
+    let rate = LinkConfig { rate_bps: Some(1_000_000_000), ..LinkConfig::default() };
+    let mut link = link(rate);
+    // 45 packets take 554 us each time: the second train waits, the third comes 446 us late, and the last begins something else.
+    for (at, idle_us) in [(1000 * MS, 0), (1000 * MS, 0), (1000 * MS + 1_553_616, 446), (1500 * MS, 446)] {
+        offer(&mut link, at, &train(1, 45));
+        assert!(link.counters().idle_ns.abs_diff(idle_us * 1000) < 1000, "{:?}", link.counters());
+    }
+}
+
+#[test]
 fn a_gigabit_carries_941_megabits_of_tcp_payload() {
     let mut link = link(LinkConfig { rate_bps: Some(1_000_000_000), ..LinkConfig::default() });
     let mut last = 0;
