@@ -22,7 +22,7 @@
 //! buffer or a CPU holds the lanes below the path's rate: it has no cycles of its own. The governor says which.
 //!
 //! Up to 20 ms of round-trip time CRUISE holds a queue of two milliseconds instead of a margin. As long as there is one,
-//! more cannot come through, and nothing is probed; DRAIN leaves half of it.
+//! more cannot come through, and where there is none the cap rises until there is: nothing is probed. DRAIN leaves half of it.
 //!
 //! On longer paths a drain that ends as soon as it can goes straight to a probe, unless a probe has confirmed the rate before: what
 //! stood may have been a host, not a queue.
@@ -118,20 +118,14 @@ const PROBE_GAIN: f64 = 1.1;
 /// hold up what they send: the link is busy meanwhile.
 const HELD_QUEUE: Duration = Duration::from_millis(2);
 
-/// What the queue is more or less than that is made up for in this time: several round trips, and looks, of a short path.
-const HELD_WITHIN: Duration = Duration::from_millis(100);
-
-/// And from none, after a pause, most of it is there in this time.
-const HELD_AFTER: Duration = Duration::from_millis(300);
-
 /// And this share of it for good, each round trip: slow enough not to swing with the queue that it steers.
 const HELD_SHARE: f64 = 0.1;
 
 /// Beyond that hosts' own delays, which grow with the path, are larger than the queue.
 const SHORT_RTT_MAX: Duration = Duration::from_millis(20);
 
-/// And where the rate has been taken for less than it is.
-const SHORT_GAIN_MAX: f64 = 1.01;
+/// And this share of the rate at the most, while it lasts.
+const HELD_SPAN: f64 = 0.05;
 
 const FIRST_PROBE_GAIN: f64 = 1.25;
 
@@ -175,6 +169,8 @@ const COMPETE_MAX: Duration = Duration::from_secs(120);
 
 /// Makes up for a loss of a quarter; beyond that lanes fall short for other reasons.
 const BOOST_MAX: f64 = 1.33;
+/// Where a short path takes so much more without a queue, a search is sooner at its end than going on so.
+const SHORT_BOOST_MAX: f64 = 1.2;
 /// The best of four rates over a round trip is no more than that above their mean.
 const BOOST_MIN: f64 = 0.93;
 /// What comes through of a cap, beside what is chance over a round trip, where nothing else is the limit.
@@ -284,7 +280,11 @@ impl Governor {
         };
         self.state = State::Cruise { since: now, probed };
         let round = self.min_rtt.map_or(TICK_MAX, |rtt| rtt.max(TICK_MIN));
-        self.cap = Some(self.cap_at(CRUISE_GAIN, round));
+        // No queue is left of a short path's; the next begins with what comes next.
+        let gain = self.min_rtt.filter(|rtt| *rtt <= SHORT_RTT_MAX);
+        let gain = gain
+            .map_or(CRUISE_GAIN, |rtt| 1.0 + HELD_QUEUE.div_duration_f64(held_within(rtt)).min(HELD_SPAN));
+        self.cap = Some(self.cap_at(gain, round));
     }
 
     /// The path's rate in delivered bytes per second, once it is known.
@@ -320,7 +320,9 @@ impl Governor {
                     self.bandwidth.max(rate)
                 };
                 let probed = probed.filter(|_| (before / NEWS..before * NEWS).contains(&self.bandwidth));
-                if !queue_remains(reading) && lasts(since, round) {
+                // What is held of a short path's queue needs no drain.
+                let remains = if is_short(reading) { queue_stands(reading) } else { queue_remains(reading) };
+                if !remains && lasts(since, round) {
                     self.compete_for = COMPETE_MIN;
                     // On a long path a queue that stood takes longer: this may have been a host's hiccup.
                     if probed.is_none() && !is_short(reading) && !lasts(since, round * 3 / 2) {
@@ -346,31 +348,29 @@ impl Governor {
                     let is_news = self.bandwidth * NEWS < before;
                     return State::Drain { since: now, probed: probed.filter(|_| !is_news) };
                 }
-                // What looks like a queue stays as it is, whatever is sent: it is a host.
-                if self.boost >= BOOST_MAX && is_short(reading) {
-                    return State::Search;
-                }
-                if holds_queue(reading) {
-                    return State::Cruise { since, probed: Some(now) };
+                // Whatever a short path has more is found by filling its queue; as much more is another path, or what looks like a queue
+                // stays as it is, whatever is sent: it is a host.
+                if is_short(reading) {
+                    let is_other = self.boost >= BOOST_MAX
+                        || (self.boost >= SHORT_BOOST_MAX && self.comes_through(rate));
+                    return if is_other { State::Search } else { State::Cruise { since, probed: Some(now) } };
                 }
                 // The first look comes soon, and is a good one: the rate was still growing when the queue was seen.
                 let (is_time, gain) = match probed {
                     None => (true, FIRST_PROBE_GAIN),
                     Some(probed) => (lasts(probed, CRUISE_MIN.max(round * CRUISE_RTTS)), PROBE_GAIN),
                 };
-                let settles = if is_short(reading) { HELD_AFTER } else { round * 2 };
-                if is_time && lasts(since, settles) {
+                if is_time && lasts(since, round * 2) {
                     return State::Probe { since: now, best: 0.0, gain };
                 }
             }
             State::Probe { since, best, gain } => {
                 let best = best.max(rate);
-                // A queue answers: what comes through by then is what the path carries, and there is nothing to search.
-                let (is_news, is_full) = (best > self.bandwidth * NEWS, holds_queue(reading));
+                let is_news = best > self.bandwidth * NEWS;
                 if is_news {
                     self.bandwidth = best;
                 }
-                if is_full || lasts(since, rate_span(round) * 3) {
+                if lasts(since, rate_span(round) * 3) {
                     return State::Cruise { since: now, probed: Some(now) };
                 }
                 return if is_news { State::Search } else { State::Probe { since, best, gain } };
@@ -400,26 +400,26 @@ impl Governor {
         }
     }
 
-    /// On a short path as much as is gone by the next look, but for what is to stay: the link would not be full before it.
+    /// On a short path all but a half of what is to stay.
     fn drain_gain(&self) -> f64 {
-        let surplus = self.held().map(|queue| queue.saturating_sub(HELD_QUEUE / 2));
-        surplus.map_or(DRAIN_GAIN, |surplus| (1.0 - surplus.div_duration_f64(TICK_MIN)).max(DRAIN_GAIN))
+        self.less_than(HELD_QUEUE / 2).map_or(DRAIN_GAIN, |less| (1.0 + less).clamp(DRAIN_GAIN, 1.0))
     }
 
     /// A short path is kept full by a queue of two milliseconds, where the margin that keeps a long path without one is as large
     /// a part of the rate as on that. The queue is what is measured, so it is what is steered by.
     fn cruise_gain(&self) -> f64 {
-        self.missing().map_or(CRUISE_GAIN, |missing| (1.0 + missing).clamp(CRUISE_GAIN, SHORT_GAIN_MAX))
+        self.missing().map_or(CRUISE_GAIN, |missing| 1.0 + missing.clamp(-HELD_SPAN, HELD_SPAN))
     }
 
-    /// What a short path's queue is less than that, as the share of the rate that fills it up in [`HELD_WITHIN`].
+    /// What a short path's queue is less than that, as a share of the rate.
     fn missing(&self) -> Option<f64> {
-        Some((HELD_QUEUE.as_secs_f64() - self.held()?.as_secs_f64()) / HELD_WITHIN.as_secs_f64())
+        self.less_than(HELD_QUEUE)
     }
 
-    /// A short path's queue.
-    fn held(&self) -> Option<Duration> {
-        self.readings.back().filter(|(_, last)| is_short(last)).map(|(_, last)| last.queue())
+    /// What a short path's queue is less than it should be, as the share of the rate that makes up for it.
+    fn less_than(&self, wanted: Duration) -> Option<f64> {
+        let (_, last) = self.readings.back().filter(|(_, last)| is_short(last))?;
+        Some((wanted.as_secs_f64() - last.queue().as_secs_f64()) / held_within(last.min_rtt).as_secs_f64())
     }
 
     /// Integral control: a shortfall of 1 % for a round trip raises the cap by 0.3 %. Where a queue is held and is longer than it should be,
@@ -437,8 +437,7 @@ impl Governor {
             // nothing of the path.
             let shortfall = (CRUISE_GAIN - rate / self.bandwidth).clamp(-SHORTFALL, SHORTFALL);
             let ticks_per_round = round.as_secs_f64() / self.tick().as_secs_f64();
-            // Then the cap is the limit, and not the path or a host.
-            let comes_through = self.cap.is_some_and(|cap| rate > cap * ALL_OF_IT);
+            let comes_through = self.comes_through(rate);
             let (more, least) = match self.missing().map(|missing| missing * HELD_SHARE) {
                 Some(missing) if self.boost < 1.0 || (missing > 0.0 && comes_through) => (missing, BOOST_MIN),
                 Some(missing) if missing < 0.0 => (missing.min(shortfall * 0.3), BOOST_MIN),
@@ -448,6 +447,11 @@ impl Governor {
             };
             self.boost = (self.boost + more / ticks_per_round).clamp(least, BOOST_MAX);
         }
+    }
+
+    /// The cap is the limit, and not the path or a host.
+    fn comes_through(&self, rate: f64) -> bool {
+        self.cap.is_some_and(|cap| rate > cap * ALL_OF_IT)
     }
 
     /// A packet lost where no queue stands, and none has for a few round trips, is lost at random.
@@ -541,13 +545,14 @@ fn rate_span(round: Duration) -> Duration {
     if round > SHORT_RTT_MAX { round } else { RATE_SPAN_MIN }
 }
 
-fn is_short(reading: &PathReading) -> bool {
-    reading.min_rtt <= SHORT_RTT_MAX
+/// What the held queue is more or less than it should be is made up for in this time: twice what it takes to see what has come of it, a
+/// look and a round trip. Soon, because until then a host's next hiccup finds no queue; and without swinging.
+fn held_within(min_rtt: Duration) -> Duration {
+    (TICK_MIN + min_rtt) * 2
 }
 
-/// Of a short path: it carries no more than it is given.
-fn holds_queue(reading: &PathReading) -> bool {
-    is_short(reading) && reading.queue() >= HELD_QUEUE / 2
+fn is_short(reading: &PathReading) -> bool {
+    reading.min_rtt <= SHORT_RTT_MAX
 }
 
 /// The lanes still double what they send: a round trip after the first packet has waited, as much waits as the path holds.

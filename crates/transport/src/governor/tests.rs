@@ -172,6 +172,26 @@ fn a_short_path_is_full_and_its_queue_short() {
 }
 
 #[test]
+fn a_short_paths_queue_is_soon_there_again_and_does_not_swing() {
+    for (mbit, rtt_ms) in [(941.0, 3.3), (941.0, 4.0), (941.0, 15.0), (9410.0, 20.0)] {
+        let mut path = Bottleneck::new(mbit, rtt_ms, 1.0, 0.0);
+        let mut governor = Governor::default();
+        run(&mut path, &mut governor, 5.0, 0.0);
+        // A host stood still for as long as its queue lasted.
+        path.queue = 0.0;
+        let (begun, mut queues) = (path.time, Vec::new());
+        while path.time < begun + 0.5 {
+            path.go(&mut governor);
+            queues.push((path.time - begun, path.queue / path.capacity * 1e3));
+        }
+        let soon = queues.iter().find(|(_, ms)| *ms > 1.2).map(|(after, _)| *after);
+        assert!(soon.is_some_and(|after| after < 0.1), "{rtt_ms} ms: {queues:.2?}");
+        let after = &queues[queues.iter().position(|(_, ms)| *ms > 1.2).unwrap_or(0)..];
+        assert!(after.iter().all(|(_, ms)| (1.2..2.8).contains(ms)), "{rtt_ms} ms: {queues:.2?}");
+    }
+}
+
+#[test]
 fn a_rate_that_bursts_have_exaggerated_is_not_drained_again_and_again() {
     for (mbit, rtt_ms) in [(941.0, 3.3), (941.0, 4.0), (941.0, 15.0)] {
         let mut path = Bottleneck::bursty(mbit, rtt_ms);
