@@ -143,6 +143,11 @@ pub const WRITE_BEHIND: Duration = Duration::from_secs(1);
 /// Bytes that are written to a file one after the other are sent in parts of this size.
 pub const WRITE_PART_BYTES: usize = 1 << 20;
 
+/// Of a part that is not whole yet some is sent ahead in multiples of this: longer than what goes in a message.
+pub const WRITE_PIECE_BYTES: usize = 64 << 10;
+
+const _: () = assert!(WRITE_PIECE_BYTES > INLINE_BYTES_MAX);
+
 /// Such parts of a file that may begin before they are sent: of a long write(2) some pieces are under way at a time, and come in any order.
 pub const TAILS_MAX: usize = 4;
 

@@ -432,7 +432,7 @@ impl Filesystem for Fuse {
             self.count();
             return reply.written(length);
         }
-        let data = Bytes::copy_from_slice(data);
+        let data = self.shared.remote.buffer(data);
         self.answer(|shared| async move {
             match shared.remote.write(file.0, offset, data, how).await {
                 Ok(()) => reply.written(length),

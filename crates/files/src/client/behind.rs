@@ -5,6 +5,9 @@
 //!                   sent when it is a block, has waited long enough, makes room for others, or is asked for
 //! ```
 //!
+//! A block need not be whole before some of it is sent: while little of the file is under way, a tail's beginning goes ahead as a
+//! piece. The last part of the block waits for what has become of its pieces, and is what the block is kept with.
+//!
 //! The kernel cuts a long write(2) to pieces, which overtake each other, and need not begin where blocks do: so a file has several tails,
 //! which are joined where they meet.
 //!
@@ -16,13 +19,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::{Bytes, BytesMut};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use bytes::Bytes;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::cache::PartsUnderWay;
 use super::lock;
+use super::memory::{Buffer, Memory, SMALL_BYTES};
 use super::open_files::OpenFile;
-use crate::limits::{INLINE_BYTES_MAX, PARTS_UNDER_WAY_MAX, TAILS_MAX, WRITE_PART_BYTES};
+use crate::limits::{INLINE_BYTES_MAX, PARTS_UNDER_WAY_MAX, TAILS_MAX, WRITE_PART_BYTES, WRITE_PIECE_BYTES};
 use crate::message::Order;
 
 /// All of a client's.
@@ -34,6 +38,7 @@ pub(super) struct Behind {
     /// Parts that may be sent at a time.
     pub(super) turns: Semaphore,
     pub(super) bytes_max: usize,
+    memory: Arc<Memory>,
     /// Bytes of parts that have been sent, or wait for their turn.
     pub(super) sending: AtomicUsize,
     /// Writes that were.
@@ -41,8 +46,9 @@ pub(super) struct Behind {
 }
 
 /// What has been written to a file, and is not at the server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Written {
+    memory: Arc<Memory>,
     state: Mutex<State>,
     /// A part has been settled.
     settled: Notify,
@@ -54,6 +60,7 @@ struct State {
     tails: VecDeque<Tail>,
     /// Parts that have been sent, by where they begin: up to, and number. They do not overlap.
     under_way: BTreeMap<u64, (u64, u64)>,
+    bytes_under_way: usize,
     numbers: BTreeSet<u64>,
     last: u64,
 }
@@ -64,10 +71,16 @@ struct Tail {
     number: u64,
     file: Arc<OpenFile>,
     offset: u64,
-    data: BytesMut,
+    data: Buffer,
     begun: Begun,
     room: Option<OwnedSemaphorePermit>,
+    /// Bytes at its beginning that have gone ahead, and what will have become of each piece of them.
+    sent: usize,
+    pieces: Vec<Settles>,
 }
+
+/// Whether a piece has been stored.
+pub(super) type Settles = oneshot::Receiver<bool>;
 
 /// What the cache said when the changes of a part began, and how many these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,18 +89,20 @@ pub(super) struct Begun {
     pub(super) times: u32,
 }
 
+impl Begun {
+    /// With so many more that have begun.
+    fn and(self, alone: Option<u64>, times: u32) -> Self {
+        Self { alone: self.alone.filter(|_| self.alone == alone), times: self.times + times }
+    }
+}
+
 impl Tail {
     fn end(&self) -> u64 {
         self.offset + self.data.len() as u64
     }
 
     fn append(&mut self, data: &[u8], room: Option<OwnedSemaphorePermit>) {
-        if self.data.capacity() < self.data.len() + data.len() {
-            // Up to where it ends at the latest, instead of some more each time, which may copy what is there.
-            let place = (self.offset % WRITE_PART_BYTES as u64) as usize;
-            self.data.reserve(WRITE_PART_BYTES - place - self.data.len());
-        }
-        self.data.extend_from_slice(data);
+        self.data.append(data);
         match (&mut self.room, room) {
             (Some(room), Some(more)) => room.merge(more),
             (room, more) => *room = room.take().or(more),
@@ -104,6 +119,18 @@ pub(super) struct Part {
     pub(super) data: Bytes,
     pub(super) begun: Begun,
     pub(super) room: Option<OwnedSemaphorePermit>,
+    pub(super) of_block: OfBlock,
+}
+
+/// What a part is of its block.
+#[derive(Debug)]
+pub(super) enum OfBlock {
+    /// All that there is to be known of it.
+    Alone,
+    /// A piece that has gone ahead; the last part is told whether it has been stored.
+    Piece(oneshot::Sender<bool>),
+    /// What comes after those pieces, and all of the block.
+    Last { block: Bytes, pieces: Vec<Settles> },
 }
 
 /// What has been written to a file, and is sent together with what is asked next, which comes after it.
@@ -147,7 +174,7 @@ pub(super) enum Source<'a> {
     /// In memory that is used for something else then.
     Lent(&'a [u8]),
     /// In memory that may be kept; empty when it was.
-    Given(&'a mut Bytes),
+    Given(&'a mut Buffer),
 }
 
 impl Source<'_> {
@@ -159,16 +186,10 @@ impl Source<'_> {
     }
 
     /// The first bytes of a tail.
-    fn begin(&mut self, from: usize, to: usize) -> BytesMut {
+    fn begin(&mut self, from: usize, to: usize, memory: &Arc<Memory>) -> Buffer {
         match self {
-            Self::Given(bytes) if to - from == bytes.len() && bytes.len() >= FIRST_BYTES => {
-                BytesMut::from(std::mem::take(*bytes))
-            }
-            _ => {
-                let mut data = BytesMut::with_capacity(FIRST_BYTES.max(to - from));
-                data.extend_from_slice(&self.bytes()[from..to]);
-                data
-            }
+            Self::Given(bytes) if to - from == bytes.len() && bytes.len() >= SMALL_BYTES => bytes.take(),
+            _ => memory.buffer(&self.bytes()[from..to]),
         }
     }
 }
@@ -194,7 +215,7 @@ pub(super) struct Outcome {
 }
 
 impl Behind {
-    pub(super) fn new(bytes_max: usize) -> Self {
+    pub(super) fn new(bytes_max: usize, memory: Arc<Memory>) -> Self {
         let bytes_max = bytes_max.min(Semaphore::MAX_PERMITS).min(u32::MAX as usize);
         Self {
             nodes: Mutex::default(),
@@ -203,6 +224,7 @@ impl Behind {
             sending: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             bytes_max,
+            memory,
         }
     }
 
@@ -213,7 +235,9 @@ impl Behind {
 
     /// Of a file, where something is about to be written.
     pub(super) fn begin(&self, node: u64) -> Arc<Written> {
-        Arc::clone(lock(&self.nodes).entry(node).or_default())
+        let nothing =
+            || Written { memory: Arc::clone(&self.memory), state: Mutex::default(), settled: Notify::new() };
+        Arc::clone(lock(&self.nodes).entry(node).or_insert_with(|| Arc::new(nothing())))
     }
 
     /// Bytes that are here.
@@ -269,7 +293,8 @@ impl Written {
         }
         outcome.taken = Taken::Yes;
         if let Some(tail) = state.tails.iter_mut().find(|tail| offset < tail.end() && tail.offset < end) {
-            if !Arc::ptr_eq(&tail.file, file) || offset < tail.offset || tail.end() < end {
+            let is_inside = tail.offset + tail.sent as u64 <= offset && end <= tail.end();
+            if !Arc::ptr_eq(&tail.file, file) || !is_inside {
                 return Outcome { taken: Taken::Overlaps, parts: state.send_tails(), ..outcome };
             }
             let at = (offset - tail.offset) as usize;
@@ -294,11 +319,12 @@ impl Written {
                 if state.tails.len() >= TAILS_MAX {
                     outcome.parts.extend(state.send(0));
                 }
-                let number = state.begin(file, at, source.begin(from, to), begins(at), room);
+                let number = state.begin(file, at, source.begin(from, to, &self.memory), begins(at), room);
                 outcome.begun.push(number);
                 number
             };
             outcome.parts.extend(state.join(number));
+            outcome.parts.extend(state.send_ahead(number, &mut begins));
             from = to;
         }
         outcome.begun.retain(|begun| state.tails.iter().any(|tail| tail.number == *begun));
@@ -329,7 +355,9 @@ impl Written {
     /// A part has been stored, or will not be.
     pub(super) fn settle(&self, number: u64, offset: u64) {
         let mut state = self.state();
-        state.under_way.remove(&offset);
+        if let Some((end, _)) = state.under_way.remove(&offset) {
+            state.bytes_under_way -= (end - offset) as usize;
+        }
         state.numbers.remove(&number);
         drop(state);
         self.settled.notify_waiters();
@@ -357,13 +385,14 @@ impl State {
         &mut self,
         file: &Arc<OpenFile>,
         offset: u64,
-        data: BytesMut,
+        data: Buffer,
         alone: Option<u64>,
         room: Option<OwnedSemaphorePermit>,
     ) -> u64 {
         self.last += 1;
         let begun = Begun { alone, times: 1 };
-        self.tails.push_back(Tail { number: self.last, file: Arc::clone(file), offset, data, begun, room });
+        let (number, file, pieces) = (self.last, Arc::clone(file), Vec::new());
+        self.tails.push_back(Tail { number, file, offset, data, begun, room, sent: 0, pieces });
         self.last
     }
 
@@ -378,29 +407,53 @@ impl State {
         let tail = &mut self.tails[place];
         if let Some(Tail { data, begun, room, .. }) = next {
             tail.append(&data, room);
-            let alone = tail.begun.alone.filter(|alone| begun.alone == Some(*alone));
-            tail.begun = Begun { alone, times: tail.begun.times + begun.times };
+            tail.begun = tail.begun.and(begun.alone, begun.times);
         }
         (tail.data.len() == WRITE_PART_BYTES).then(|| self.send(place)).flatten()
     }
 
     fn send(&mut self, place: usize) -> Option<Part> {
-        let Tail { number, file, offset, data, begun, room } = self.tails.remove(place)?;
-        self.under_way.insert(offset, (offset + data.len() as u64, number));
+        let Tail { number, file, offset, data, begun, room, sent, pieces } = self.tails.remove(place)?;
+        let (block, offset) = (data.freeze(), offset + sent as u64);
+        let data = block.slice(sent..);
+        self.sets_off(number, offset, data.len());
+        let of_block = if sent == 0 { OfBlock::Alone } else { OfBlock::Last { block, pieces } };
+        Some(Part { number, file, offset, data, begun, room, of_block })
+    }
+
+    /// While less is under way than half of what a block's tail has, most of that goes ahead: else nothing would be until the block is
+    /// whole. Something is left, which ends what has begun with it.
+    fn send_ahead(&mut self, number: u64, begins: &mut impl FnMut(u64) -> Option<u64>) -> Option<Part> {
+        let least = WRITE_PIECE_BYTES.max(self.bytes_under_way) * 2;
+        let tail = self.tails.iter_mut().find(|tail| tail.number == number)?;
+        let unsent = tail.data.len() - tail.sent;
+        if unsent <= least || !tail.offset.is_multiple_of(WRITE_PART_BYTES as u64) {
+            return None;
+        }
+        let (offset, from) = (tail.offset + tail.sent as u64, tail.sent);
+        tail.sent += (unsent - 1) / WRITE_PIECE_BYTES * WRITE_PIECE_BYTES;
+        let data = Bytes::copy_from_slice(&tail.data[from..tail.sent]);
+        let (stored, settles) = oneshot::channel();
+        tail.pieces.push(settles);
+        let (begun, next) = (tail.begun, begins(tail.offset + tail.sent as u64));
+        tail.begun = Begun { times: 0, ..begun }.and(next, 1);
+        let file = Arc::clone(&tail.file);
+        self.last += 1;
+        let number = self.last;
+        self.sets_off(number, offset, data.len());
+        Some(Part { number, file, offset, data, begun, room: None, of_block: OfBlock::Piece(stored) })
+    }
+
+    fn sets_off(&mut self, number: u64, offset: u64, bytes: usize) {
+        self.under_way.insert(offset, (offset + bytes as u64, number));
+        self.bytes_under_way += bytes;
         self.numbers.insert(number);
-        // Room that is not used is not kept.
-        let is_roomy = data.capacity() / 2 > data.len();
-        let data = if is_roomy { Bytes::copy_from_slice(&data) } else { data.freeze() };
-        Some(Part { number, file, offset, data, begun, room })
     }
 
     fn send_tails(&mut self) -> Vec<Part> {
         std::iter::from_fn(|| self.send(0)).collect()
     }
 }
-
-/// Room for what follows a first write: most files are small.
-const FIRST_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -411,7 +464,7 @@ mod tests {
     const NODE: u64 = 7;
 
     fn behind() -> Behind {
-        Behind::new(16 << 20)
+        Behind::new(16 << 20, Memory::new(0))
     }
 
     fn open() -> Arc<OpenFile> {
@@ -421,6 +474,13 @@ mod tests {
     fn write(behind: &Behind, file: &Arc<OpenFile>, offset: u64, data: &[u8]) -> Outcome {
         let room = Arc::clone(&behind.room).try_acquire_many_owned(data.len() as u32).unwrap();
         behind.begin(NODE).write(file, (offset, Source::Lent(data)), room, || true, |_| None)
+    }
+
+    /// So much is under way that nothing goes ahead.
+    fn busy(behind: &Behind) -> Arc<Written> {
+        let written = behind.begin(NODE);
+        written.state().bytes_under_way = WRITE_PART_BYTES;
+        written
     }
 
     fn bytes(parts: &[Part]) -> Vec<(u64, &[u8])> {
@@ -453,6 +513,7 @@ mod tests {
     #[test]
     fn pieces_that_overtake_each_other_are_blocks_all_the_same() {
         let (behind, file, block) = (behind(), open(), WRITE_PART_BYTES);
+        let _written = busy(&behind);
         // As the kernel cuts a long write from memory that does not begin with a page.
         let odd = block - 16;
         let pieces: Vec<Vec<u8>> = (0..8_u8).map(|number| vec![number; odd]).collect();
@@ -484,6 +545,7 @@ mod tests {
     #[test]
     fn parts_end_where_blocks_do() {
         let (behind, file) = (behind(), open());
+        let _written = busy(&behind);
         let block = WRITE_PART_BYTES;
         let half = vec![1; block / 2];
         assert!(write(&behind, &file, 0, &half).parts.is_empty());
@@ -511,28 +573,87 @@ mod tests {
     }
 
     #[test]
+    fn a_block_goes_ahead_in_pieces_while_little_is_under_way() {
+        const CALL: usize = 8 << 10;
+        let (behind, file, block) = (behind(), open(), WRITE_PART_BYTES);
+        let data: Vec<u8> = (0..2 * block).map(|at| (at / CALL) as u8).collect();
+        let (mut parts, mut begins) = (Vec::new(), Vec::new());
+        for (number, call) in data.chunks(CALL).enumerate() {
+            let room = Arc::clone(&behind.room).try_acquire_many_owned(CALL as u32).unwrap();
+            let begin = |from| {
+                begins.push(from);
+                Some(1)
+            };
+            let call = ((number * CALL) as u64, Source::Lent(call));
+            let outcome = behind.begin(NODE).write(&file, call, room, || true, begin);
+            assert_eq!(outcome.taken, Taken::Yes);
+            parts.extend(outcome.parts);
+        }
+        let sizes: Vec<_> = parts.iter().map(|part| part.data.len() >> 10).collect();
+        assert_eq!(sizes, [128, 256, 640, 1024], "each begins when twice as much is there as is under way");
+        let sent: Vec<u8> = parts.iter().flat_map(|part| part.data.iter().copied()).collect();
+        assert!(sent == data, "all of it, once, in order");
+        assert_eq!(parts.iter().map(|part| part.begun.times as usize).sum::<usize>(), begins.len());
+        assert!(parts.iter().all(|part| part.begun.alone == Some(1)));
+        let kinds: Vec<_> = parts.into_iter().map(|part| part.of_block).collect();
+        let [
+            OfBlock::Piece(first),
+            OfBlock::Piece(second),
+            OfBlock::Last { block: whole, pieces },
+            OfBlock::Alone,
+        ] = <[_; 4]>::try_from(kinds).unwrap()
+        else {
+            panic!("two pieces, what is left, and a block")
+        };
+        assert!(whole == data[..block]);
+        first.send(true).unwrap();
+        second.send(false).unwrap();
+        let settled: Vec<_> = pieces.into_iter().map(|mut piece| piece.try_recv()).collect();
+        assert_eq!(settled, [Ok(true), Ok(false)]);
+    }
+
+    #[test]
+    fn what_has_gone_ahead_is_not_changed_where_it_lies() {
+        let (behind, file) = (behind(), open());
+        let sent = write(&behind, &file, 0, &vec![1; 300 << 10]);
+        let ahead = (256 << 10) as u64;
+        assert_eq!(sent.parts.iter().map(|part| part.data.len() as u64).collect::<Vec<_>>(), [ahead]);
+        let written = behind.of(NODE).unwrap();
+        written.settle(sent.parts[0].number, 0);
+        // What has not can be.
+        let changed = write(&behind, &file, ahead, b"x");
+        assert_eq!((changed.taken, changed.parts.len()), (Taken::Yes, 0));
+        let again = write(&behind, &file, ahead - 1, b"yz");
+        assert_eq!((again.taken, again.parts.len()), (Taken::Overlaps, 1));
+        assert_eq!((again.parts[0].offset, &again.parts[0].data[..2]), (ahead, &b"x\x01"[..]));
+        written.settle(again.parts[0].number, ahead);
+        assert_eq!(write(&behind, &file, ahead - 1, b"yz").taken, Taken::Yes);
+        assert_eq!(written.state().bytes_under_way, 0);
+    }
+
+    #[test]
     fn a_block_that_is_given_is_not_copied() {
         let (behind, file, block) = (behind(), open(), WRITE_PART_BYTES);
-        let give = |offset: u64, data: &mut Bytes| {
+        let give = |offset: u64, data: &mut Buffer| {
             let room = Arc::clone(&behind.room).try_acquire_many_owned(data.len() as u32).unwrap();
             behind.begin(NODE).write(&file, (offset, Source::Given(data)), room, || true, |_| None)
         };
-        let mut whole = Bytes::from(vec![1; block]);
+        let mut whole = behind.memory.buffer(&vec![1; block]);
         let place = whole.as_ptr();
         let sent = give(0, &mut whole);
         assert_eq!((sent.parts[0].data.as_ptr(), sent.parts[0].data.len()), (place, block));
         assert!(whole.is_empty());
         // Across a boundary: two tails.
-        let mut odd = Bytes::from(vec![2; block]);
+        let mut odd = behind.memory.buffer(&vec![2; block]);
         let sent = give(2 * block as u64 - 7, &mut odd);
         assert_eq!((sent.parts.len(), sent.begun.len(), odd.len()), (0, 2, block));
         // What goes on is of one piece with it.
-        let mut half = Bytes::from(vec![3; block / 2]);
+        let mut half = behind.memory.buffer(&vec![3; block / 2]);
         give(9 * block as u64, &mut half);
         let sent = write(&behind, &file, 9 * block as u64 + block as u64 / 2, &vec![4; block / 2]);
         assert_eq!(sent.parts[0].data[block / 2 - 1..=block / 2], [3, 4]);
         // Not taken, and still there.
-        let mut again = Bytes::from(vec![5; block]);
+        let mut again = behind.memory.buffer(&vec![5; block]);
         assert_eq!((give(9 * block as u64, &mut again).taken, again.len()), (Taken::Overlaps, block));
     }
 

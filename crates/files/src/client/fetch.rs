@@ -331,7 +331,7 @@ impl Remote {
         awaited.begin(content.on_lanes.into()).ok()?;
         for _ in 0..u64::from(content.on_lanes).div_ceil(BLOCK) {
             let (index, data) = self.in_time(awaited.next()).await.ok()?.ok()?;
-            keep(index, data.into());
+            keep(index, data.freeze());
         }
         Some(())
     }
@@ -364,7 +364,7 @@ impl Remote {
                 Err(broken) => Err(broken),
             };
             match whole {
-                Ok((_, bytes)) => return Ok(bytes.into()),
+                Ok((_, bytes)) => return Ok(bytes.freeze()),
                 // The file has become shorter meanwhile, most likely.
                 Err(Broken::GivenUp) => attempts -= 1,
                 // The next one is asked; where there is none, that fails.

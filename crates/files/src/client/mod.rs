@@ -9,6 +9,7 @@ mod fetch;
 mod jumps;
 mod listing;
 mod locking;
+mod memory;
 mod metrics;
 mod names;
 mod open_files;
@@ -46,6 +47,8 @@ use fetch::Coming;
 use listing::Walk;
 use locking::Locking;
 pub use locking::{LockHeld, LockRange};
+pub use memory::Buffer;
+use memory::Memory;
 use metrics::Metrics;
 pub use names::{Change, SetTime};
 use open_files::OpenFile;
@@ -64,6 +67,7 @@ pub use writing::HowWritten;
 #[derive(Debug)]
 pub struct FilesClient {
     timeout: Option<Duration>,
+    memory: Arc<Memory>,
     transfers: Transfers,
     cache: Mutex<Cache>,
     behind: Behind,
@@ -92,11 +96,12 @@ impl FilesClient {
     /// and are not at the server. What the server has not answered after `timeout` has failed.
     #[must_use]
     pub fn new(cache_bytes: usize, timeout: Option<Duration>) -> Arc<Self> {
+        let memory = Memory::new(cache_bytes);
         Arc::new(Self {
             timeout,
-            transfers: Transfers::default(),
+            transfers: Transfers::new(Arc::clone(&memory)),
             cache: Mutex::new(Cache::new(cache_bytes)),
-            behind: Behind::new(cache_bytes / 2),
+            behind: Behind::new(cache_bytes / 2, Arc::clone(&memory)),
             pages: Pages::default(),
             spares: Spares::default(),
             locking: Locking::default(),
@@ -109,6 +114,7 @@ impl FilesClient {
             received_bytes: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
             remote: OnceLock::new(),
+            memory,
         })
     }
 
@@ -314,6 +320,7 @@ impl Remote {
         tokio::spawn(Self::keep_session(Arc::downgrade(&remote.inner), session, reconnect));
         tokio::spawn(Self::keep_leases(Arc::downgrade(&remote.inner)));
         tokio::spawn(Self::keep_forgetting(Arc::downgrade(&remote.inner)));
+        tokio::spawn(Memory::give_back(Arc::downgrade(&remote.inner.client.memory)));
         Ok(remote)
     }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use longhaul_transport::{Extent, Stored};
 use tokio::sync::{mpsc, oneshot};
 
+use super::memory::{Buffer, Memory};
 use crate::ranges::RangeSet;
 
 /// Why a transfer did not come to its end.
@@ -26,13 +27,13 @@ struct Incoming {
     /// Bytes that there will be, once the server has said so.
     expected: OnceLock<u64>,
     /// For each block its number and its bytes.
-    done: mpsc::UnboundedSender<Result<(usize, Vec<u8>), Broken>>,
+    done: mpsc::UnboundedSender<Result<(usize, Buffer), Broken>>,
 }
 
 /// Empty when it has been handed over.
 #[derive(Debug)]
 struct Block {
-    buffer: Vec<u8>,
+    buffer: Buffer,
     arrived: RangeSet,
 }
 
@@ -42,7 +43,7 @@ impl Incoming {
         let Some(expected) = self.expected.get() else { return };
         let bytes = expected.saturating_sub((index * self.block_bytes) as u64).min(block.buffer.len() as u64);
         if bytes > 0 && block.arrived.contains(0, bytes) {
-            let mut buffer = std::mem::take(&mut block.buffer);
+            let mut buffer = block.buffer.take();
             buffer.truncate(bytes as usize);
             let _ = self.done.send(Ok((index, buffer))); // the reader has gone
         }
@@ -82,8 +83,9 @@ struct Outgoing {
 }
 
 /// All of a session's.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Transfers {
+    memory: Arc<Memory>,
     incoming: Mutex<Numbered<Arc<Incoming>>>,
     outgoing: Mutex<HashMap<u64, Outgoing>>,
 }
@@ -109,7 +111,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Awaited<'a> {
     transfers: &'a Transfers,
     pub(super) number: u64,
-    done: mpsc::UnboundedReceiver<Result<(usize, Vec<u8>), Broken>>,
+    done: mpsc::UnboundedReceiver<Result<(usize, Buffer), Broken>>,
 }
 
 impl Awaited<'_> {
@@ -129,7 +131,7 @@ impl Awaited<'_> {
     }
 
     /// The next block that is all there: its number, and its bytes.
-    pub(super) async fn next(&mut self) -> Result<(usize, Vec<u8>), Broken> {
+    pub(super) async fn next(&mut self) -> Result<(usize, Buffer), Broken> {
         self.done.recv().await.unwrap_or(Err(Broken::SessionOver))
     }
 }
@@ -141,6 +143,10 @@ impl Drop for Awaited<'_> {
 }
 
 impl Transfers {
+    pub(super) fn new(memory: Arc<Memory>) -> Self {
+        Self { memory, incoming: Mutex::default(), outgoing: Mutex::default() }
+    }
+
     /// The number of a transfer that is to be expected. The server sends those with the lowest numbers first.
     pub(super) fn number(&self) -> u64 {
         let mut incoming = lock(&self.incoming);
@@ -154,7 +160,7 @@ impl Transfers {
         let mut incoming = lock(&self.incoming);
         if !incoming.over {
             let block = |begin| {
-                let buffer = vec![0; block_bytes.min(bytes - begin)];
+                let buffer = self.memory.to_fill(block_bytes.min(bytes - begin));
                 Mutex::new(Block { buffer, arrived: RangeSet::default() })
             };
             let blocks = (0..bytes).step_by(block_bytes).map(block).collect();
@@ -269,7 +275,7 @@ mod tests {
                 pieces.reverse();
             }
             pieces.push(pieces[seed as usize % pieces.len()]); // hedged
-            let transfers = Transfers::default();
+            let transfers = Transfers::new(Memory::new(0));
             let mut awaited = transfers.expect(transfers.number(), asked, block_bytes);
             for (number, (from, to)) in pieces.iter().enumerate() {
                 if number == said_after {
@@ -283,7 +289,8 @@ mod tests {
             }
             let mut blocks = Vec::new();
             while let Ok(block) = awaited.done.try_recv() {
-                blocks.push(block.unwrap());
+                let (number, data) = block.unwrap();
+                blocks.push((number, data.to_vec()));
             }
             blocks.sort_unstable();
             let whole: Vec<_> = data.chunks(block_bytes).map(<[u8]>::to_vec).enumerate().collect();
@@ -293,7 +300,7 @@ mod tests {
 
     #[test]
     fn more_than_was_asked_for_is_not_taken() {
-        let transfers = Transfers::default();
+        let transfers = Transfers::new(Memory::new(0));
         let mut awaited = transfers.expect(transfers.number(), 100, 64);
         assert_eq!(transfers.store(awaited.number, 90, &[1; 11]), Stored::Unwanted);
         assert_eq!(transfers.store(awaited.number, u64::MAX - 3, &[1; 11]), Stored::Unwanted);
@@ -301,7 +308,7 @@ mod tests {
         assert_eq!(awaited.begin(101), Err(Broken::GivenUp));
         assert_eq!(awaited.begin(100), Ok(()));
         transfers.give_up(awaited.number);
-        assert_eq!(awaited.done.try_recv(), Ok(Err(Broken::GivenUp)));
+        assert!(matches!(awaited.done.try_recv(), Ok(Err(Broken::GivenUp))));
         transfers.end();
         assert!(awaited.done.try_recv().is_err());
         assert_eq!(awaited.begin(100), Err(Broken::SessionOver));

@@ -11,8 +11,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit};
 
-use super::behind::{Ahead, Arrived, Outcome, Part, Source, Taken};
+use super::behind::{Ahead, Arrived, OfBlock, Outcome, Part, Source, Taken};
 use super::cache::OwnChange;
+use super::memory::Buffer;
 use super::open_files::{BLOCK, OpenFile, SET_ID};
 use super::transfers::Broken;
 use super::{Answer, Changing, Remote, lock, now, resume};
@@ -82,12 +83,24 @@ impl Remote {
         is_taken
     }
 
+    /// A copy of what is to be written, for [`write`](Self::write).
+    #[must_use]
+    pub fn buffer(&self, data: &[u8]) -> Buffer {
+        self.inner.client.memory.buffer(data)
+    }
+
     /// Writes, all of it or an error. Where this client has the file to itself, nobody waits for the server; else 1 RTT, and
     /// the time of the bytes.
     ///
     /// # Errors
     /// Also of earlier writes to this open file.
-    pub async fn write(&self, file: u64, offset: u64, mut data: Bytes, how: HowWritten) -> Result<(), Errno> {
+    pub async fn write(
+        &self,
+        file: u64,
+        offset: u64,
+        mut data: Buffer,
+        how: HowWritten,
+    ) -> Result<(), Errno> {
         let file = self.open_file(file)?;
         if !how.later {
             file.check()?; // else the kernel would throw pages away for what they have nothing to do with
@@ -120,7 +133,8 @@ impl Remote {
         let change = [OwnChange::of_bytes(file.node, bytes.start, bytes.end)];
         let changing = Changing::begin(&self.inner.client, &change);
         let under_way = self.in_time(self.begin_write()).await?.ok_or(Errno::IO)?;
-        let mut written = self.write_far(&file, far, offset, data, HowWritten { later, ..how }).await;
+        let mut written =
+            self.write_far(&file, far, offset, data.freeze(), HowWritten { later, ..how }).await;
         drop((changing, under_way, writing));
         let synced = OFlags::SYNC | OFlags::DSYNC;
         if written.is_ok()
@@ -136,7 +150,7 @@ impl Remote {
     }
 
     /// Keeps a write here, if the file is this client's alone; false: it is not, and `data` as it was.
-    async fn keep(&self, file: &Arc<OpenFile>, offset: u64, data: &mut Bytes, how: HowWritten) -> bool {
+    async fn keep(&self, file: &Arc<OpenFile>, offset: u64, data: &mut Buffer, how: HowWritten) -> bool {
         let fits = room_of(data) as usize <= self.inner.client.behind.bytes_max;
         while fits && file.is_patient(how) && file.exclusive.load(Ordering::SeqCst) != 0 {
             let Ok(room) = self.room(room_of(data)).await else { break };
@@ -225,7 +239,7 @@ impl Remote {
         self.inner.client.behind.sending.fetch_add(bytes, Ordering::Relaxed);
         let alone = is_short.then(|| self.inner.client.cache().parts_under_way(node, 1, times)).flatten();
         self.inner.runtime.spawn(async move {
-            let Part { number, file, offset, data, begun, room } = part;
+            let Part { number, file, offset, data, begun, room, of_block } = part;
             let (client, node, end) = (&remote.inner.client, file.node, offset + data.len() as u64);
             let sent = async {
                 let _turn = client.behind.turns.acquire().await;
@@ -250,15 +264,29 @@ impl Remote {
                 sent = sent => sent,
                 _ = forfeited.wait_for(|forfeited| *forfeited >= session) => Err(Errno::IO),
             };
+            let mut is_stored = sent.is_ok();
+            let (begins, block, stored) = match of_block {
+                OfBlock::Alone => (offset, data.clone(), None),
+                OfBlock::Piece(stored) => (offset, data.clone(), Some(stored)),
+                OfBlock::Last { block, pieces } => {
+                    for piece in pieces {
+                        is_stored &= piece.await == Ok(true);
+                    }
+                    (end - block.len() as u64, block, None)
+                }
+            };
             let mut cache = client.cache();
             let lease_now = file.exclusive.load(Ordering::SeqCst);
             let is_kept =
-                cache.end_part(node, (offset, end), begun, sent.is_ok().then_some((lease_now, &data)));
+                cache.end_part(node, (begins, end), begun, is_stored.then_some((lease_now, &block)));
+            if let Some(stored) = stored {
+                let _ = stored.send(is_stored); // the last part may never be
+            }
             if let (Ok(Some(attr)), Some(alone)) = (&sent, alone) {
                 cache.keep_written(alone, lease, *attr);
             }
             client.behind.sending.fetch_sub(bytes, Ordering::Relaxed);
-            drop((room, data));
+            drop((room, data, block));
             cache.set_taken(client.behind.bytes());
             client.may_forget(cache);
             if let Err(errno) = sent {

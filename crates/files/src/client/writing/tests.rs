@@ -156,7 +156,7 @@ async fn write_long(is_refused: bool) -> Sent {
     let (session, client) = (way.session().await, Arc::clone(&way.client));
     let remote = Remote::attach(session, client, b"", Some(way)).await.unwrap();
     let (file, _) = remote.open(7, OFlags::WRONLY | OFlags::SYNC).await.unwrap();
-    let data = Bytes::from(vec![1; LONG as usize]);
+    let data = remote.buffer(&vec![1; LONG as usize]);
     let writing = remote.write(file, 0, data, HowWritten::default());
     tokio::time::timeout(Duration::from_secs(30), writing).await.unwrap().unwrap();
     let sent = std::mem::take(&mut *lock(&sent));
