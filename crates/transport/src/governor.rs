@@ -555,9 +555,11 @@ fn is_short(reading: &PathReading) -> bool {
     reading.min_rtt <= SHORT_RTT_MAX
 }
 
-/// The lanes still double what they send: a round trip after the first packet has waited, as much waits as the path holds.
+/// The lanes still double what they send: a round trip after the first packet has waited, as much waits as the path holds. The buffers
+/// of a short path may hold hardly more than what is held of its queue: longer than that none would ever be seen.
 fn queue_grows(reading: &PathReading) -> bool {
-    reading.queue() > (reading.min_rtt / 12).max(Duration::from_millis(3))
+    let hosts_own = if is_short(reading) { HELD_QUEUE } else { Duration::from_millis(3) };
+    reading.queue() > (reading.min_rtt / 12).max(hosts_own)
 }
 
 /// Well above the minimum, and above what hosts themselves add.

@@ -172,6 +172,17 @@ fn a_short_path_is_full_and_its_queue_short() {
 }
 
 #[test]
+fn a_search_ends_where_the_buffer_holds_no_more_than_three_milliseconds() {
+    // As much as 1 Gbit/s x 2.9 ms holds.
+    let mut path = Bottleneck::new(941.0, 2.9, 1.0, 0.0);
+    let mut governor = Governor::default();
+    while governor.state == State::Search && path.time < 5.0 {
+        path.go(&mut governor);
+    }
+    assert!(path.time < 0.2, "{} s, {} packets lost", path.time, path.dropped / 1500.0);
+}
+
+#[test]
 fn a_short_paths_queue_is_soon_there_again_and_does_not_swing() {
     for (mbit, rtt_ms) in [(941.0, 3.3), (941.0, 4.0), (941.0, 15.0), (9410.0, 20.0)] {
         let mut path = Bottleneck::new(mbit, rtt_ms, 1.0, 0.0);

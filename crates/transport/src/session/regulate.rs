@@ -234,8 +234,12 @@ impl Regulation {
             (scheduler.waiting_bytes(), scheduler.under_way_bytes())
         };
         let reading = self.path.add(&infos);
+        // What a writer who is hardly faster than the path has written the lanes take as it comes; they overfill the path all the same
+        // until its rate is known.
+        let taken: u64 = infos.values().map(unsent_or_lost_bytes).sum();
+        let left = waiting + if self.governor.bandwidth().is_none() { taken } else { 0 };
         // With little left to send, or nothing, what is seen is not the path's doing.
-        let cap = if waiting > infos.len() as u64 * u64::from(PIECE_BYTES_MIN) {
+        let cap = if left > infos.len() as u64 * u64::from(PIECE_BYTES_MIN) {
             self.governor.on_tick(shared.lanes.now(), reading)
         } else {
             self.governor.pause(shared.lanes.now());
