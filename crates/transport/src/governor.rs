@@ -22,7 +22,8 @@
 //! buffer or a CPU holds the lanes below the path's rate: it has no cycles of its own. The governor says which.
 //!
 //! Up to 20 ms of round-trip time CRUISE holds a queue of two milliseconds instead of a margin. As long as there is one,
-//! more cannot come through, and where there is none the cap rises until there is: nothing is probed. DRAIN leaves half of it.
+//! more cannot come through, and where there is none the cap rises until there is: nothing is probed. DRAIN
+//! steers for half of it, so that an exaggerated B ends it too, and is over when what is left does not stand any more.
 //!
 //! On longer paths a drain that ends as soon as it can goes straight to a probe, unless a probe has confirmed the rate before: what
 //! stood may have been a host, not a queue.
@@ -118,14 +119,14 @@ const PROBE_GAIN: f64 = 1.1;
 /// hold up what they send: the link is busy meanwhile.
 const HELD_QUEUE: Duration = Duration::from_millis(2);
 
+/// What the queue is more or less than that is made up for ([`held_within`]) by this share of the rate at the most.
+const HELD_SPAN: f64 = 0.05;
+
 /// And this share of it for good, each round trip: slow enough not to swing with the queue that it steers.
 const HELD_SHARE: f64 = 0.1;
 
 /// Beyond that hosts' own delays, which grow with the path, are larger than the queue.
 const SHORT_RTT_MAX: Duration = Duration::from_millis(20);
-
-/// And this share of the rate at the most, while it lasts.
-const HELD_SPAN: f64 = 0.05;
 
 const FIRST_PROBE_GAIN: f64 = 1.25;
 
@@ -281,9 +282,9 @@ impl Governor {
         self.state = State::Cruise { since: now, probed };
         let round = self.min_rtt.map_or(TICK_MAX, |rtt| rtt.max(TICK_MIN));
         // No queue is left of a short path's; the next begins with what comes next.
-        let gain = self.min_rtt.filter(|rtt| *rtt <= SHORT_RTT_MAX);
-        let gain = gain
-            .map_or(CRUISE_GAIN, |rtt| 1.0 + HELD_QUEUE.div_duration_f64(held_within(rtt)).min(HELD_SPAN));
+        let short = self.min_rtt.filter(|rtt| *rtt <= SHORT_RTT_MAX);
+        let gain =
+            short.map_or(CRUISE_GAIN, |rtt| held_gain(share_of_missing(HELD_QUEUE, Duration::ZERO, rtt)));
         self.cap = Some(self.cap_at(gain, round));
     }
 
@@ -408,7 +409,7 @@ impl Governor {
     /// A short path is kept full by a queue of two milliseconds, where the margin that keeps a long path without one is as large
     /// a part of the rate as on that. The queue is what is measured, so it is what is steered by.
     fn cruise_gain(&self) -> f64 {
-        self.missing().map_or(CRUISE_GAIN, |missing| 1.0 + missing.clamp(-HELD_SPAN, HELD_SPAN))
+        self.missing().map_or(CRUISE_GAIN, held_gain)
     }
 
     /// What a short path's queue is less than that, as a share of the rate.
@@ -419,7 +420,7 @@ impl Governor {
     /// What a short path's queue is less than it should be, as the share of the rate that makes up for it.
     fn less_than(&self, wanted: Duration) -> Option<f64> {
         let (_, last) = self.readings.back().filter(|(_, last)| is_short(last))?;
-        Some((wanted.as_secs_f64() - last.queue().as_secs_f64()) / held_within(last.min_rtt).as_secs_f64())
+        Some(share_of_missing(wanted, last.queue(), last.min_rtt))
     }
 
     /// Integral control: a shortfall of 1 % for a round trip raises the cap by 0.3 %. Where a queue is held and is longer than it should be,
@@ -549,6 +550,15 @@ fn rate_span(round: Duration) -> Duration {
 /// look and a round trip. Soon, because until then a host's next hiccup finds no queue; and without swinging.
 fn held_within(min_rtt: Duration) -> Duration {
     (TICK_MIN + min_rtt) * 2
+}
+
+/// What a queue is less than it should be, as the share of the rate that makes up for it.
+fn share_of_missing(wanted: Duration, queue: Duration, min_rtt: Duration) -> f64 {
+    (wanted.as_secs_f64() - queue.as_secs_f64()) / held_within(min_rtt).as_secs_f64()
+}
+
+fn held_gain(missing: f64) -> f64 {
+    1.0 + missing.clamp(-HELD_SPAN, HELD_SPAN)
 }
 
 fn is_short(reading: &PathReading) -> bool {

@@ -77,7 +77,7 @@ pub(super) fn serve_storing(says: Arc<Says>, stores: Arc<Stores>) -> Way {
     let server = Server::bind(options, Open(Fake { says, stores })).unwrap();
     let address = server.address();
     tokio::spawn(async move { server.run().await });
-    Way { address, key, client: FilesClient::new(1 << 20, None) }
+    Way { address, key, client: FilesClient::new(4 << 20, None) }
 }
 
 impl Way {

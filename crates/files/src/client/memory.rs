@@ -35,30 +35,40 @@ impl Memory {
     /// A buffer for what is in `data`, with room for more up to a block where that is much already: most files are small.
     pub(super) fn buffer(self: &Arc<Self>, data: &[u8]) -> Buffer {
         let is_block = (SMALL_BYTES..=BLOCK_BYTES).contains(&data.len());
-        let mut bytes = if is_block { self.block() } else { Vec::with_capacity(data.len().max(SMALL_BYTES)) };
-        bytes.clear();
-        bytes.extend_from_slice(data);
+        let bytes = if is_block {
+            self.block_of(data)
+        } else {
+            let mut bytes = Vec::with_capacity(data.len().max(SMALL_BYTES));
+            bytes.extend_from_slice(data);
+            bytes
+        };
         Buffer { bytes, is_block, memory: Arc::clone(self) }
     }
 
     /// One of `length` bytes, which are whatever they were: to be written over.
     pub(super) fn to_fill(self: &Arc<Self>, length: usize) -> Buffer {
         let is_block = length == BLOCK_BYTES;
-        let mut bytes = if is_block { self.block() } else { Vec::new() };
-        if bytes.is_empty() {
-            bytes = vec![0; length]; // which the system has cleared
-        }
+        let waiting = if is_block { self.use_block() } else { None };
+        let mut bytes = waiting.unwrap_or_else(|| vec![0; length]);
         bytes.resize(length, 0);
         Buffer { bytes, is_block, memory: Arc::clone(self) }
     }
 
-    fn block(&self) -> Vec<u8> {
+    /// A block's memory that begins with `data`.
+    fn block_of(&self, data: &[u8]) -> Vec<u8> {
+        let mut block = self.use_block().unwrap_or_else(|| Vec::with_capacity(BLOCK_BYTES));
+        block.clear();
+        block.extend_from_slice(data);
+        block
+    }
+
+    /// One block more is used: one that waits, or, if none does, one that the caller gets from the system.
+    fn use_block(&self) -> Option<Vec<u8>> {
         let mut blocks = lock(&self.blocks);
         blocks.in_use += 1;
         let waiting = blocks.waiting.pop();
         blocks.never_used = blocks.never_used.min(blocks.waiting.len());
-        drop(blocks);
-        waiting.unwrap_or_else(|| Vec::with_capacity(BLOCK_BYTES))
+        waiting
     }
 
     /// Gives back to the system, now and then, what has not been used again.
@@ -101,10 +111,7 @@ impl Buffer {
         let length = self.bytes.len() + data.len();
         if self.bytes.capacity() < length && length <= BLOCK_BYTES && !self.is_block {
             // At once as much as it will be at the most, instead of some more each time, which may copy what is there.
-            let mut block = self.memory.block();
-            block.clear();
-            block.extend_from_slice(&self.bytes);
-            (self.bytes, self.is_block) = (block, true);
+            (self.bytes, self.is_block) = (self.memory.block_of(&self.bytes), true);
         }
         self.bytes.extend_from_slice(data);
     }

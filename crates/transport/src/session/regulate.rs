@@ -234,12 +234,7 @@ impl Regulation {
             (scheduler.waiting_bytes(), scheduler.under_way_bytes())
         };
         let reading = self.path.add(&infos);
-        // What a writer who is hardly faster than the path has written the lanes take as it comes; they overfill the path all the same
-        // until its rate is known.
-        let taken: u64 = infos.values().map(unsent_or_lost_bytes).sum();
-        let left = waiting + if self.governor.bandwidth().is_none() { taken } else { 0 };
-        // With little left to send, or nothing, what is seen is not the path's doing.
-        let cap = if left > infos.len() as u64 * u64::from(PIECE_BYTES_MIN) {
+        let cap = if tells_of_path(self.governor.bandwidth().is_some(), waiting, &infos) {
             self.governor.on_tick(shared.lanes.now(), reading)
         } else {
             self.governor.pause(shared.lanes.now());
@@ -397,6 +392,13 @@ fn look_at_lanes(shared: &Shared) -> (Vec<Arc<LaneStatus>>, BTreeMap<LaneId, Tcp
     (statuses, infos)
 }
 
+/// With little left to send, or nothing, what is seen is not the path's doing. What a writer who is hardly faster than the path has
+/// written the lanes take as it comes; until the path's rate is known they overfill it all the same, and that has to be seen.
+fn tells_of_path(is_known: bool, waiting: u64, infos: &BTreeMap<LaneId, TcpInfo>) -> bool {
+    let taken = if is_known { 0 } else { infos.values().map(unsent_or_lost_bytes).sum() };
+    waiting + taken > infos.len() as u64 * u64::from(PIECE_BYTES_MIN)
+}
+
 /// What a lane has to send: what it has not sent yet, and what is lost.
 fn unsent_or_lost_bytes(info: &TcpInfo) -> u64 {
     u64::from(info.notsent_bytes) + u64::from(info.lost) * u64::from(info.snd_mss)
@@ -460,6 +462,19 @@ mod tests {
 
     fn infos(unacked: u32, last_ack_recv_ms: u32) -> BTreeMap<LaneId, TcpInfo> {
         [(7, TcpInfo { unacked, last_ack_recv_ms, rtt_us: 200_000, ..TcpInfo::default() })].into()
+    }
+
+    #[test]
+    fn what_lanes_have_taken_tells_of_the_path_until_its_rate_is_known() {
+        let lane = |notsent_bytes| TcpInfo { notsent_bytes, ..TcpInfo::default() };
+        let infos = BTreeMap::from([(1, lane(PIECE_BYTES_MIN)), (2, lane(PIECE_BYTES_MIN))]);
+        for (is_known, waiting, tells) in [(true, 1, false), (false, 0, false), (false, 1, true)] {
+            assert_eq!(tells_of_path(is_known, waiting, &infos), tells, "{is_known} {waiting}");
+        }
+        assert!(
+            tells_of_path(true, 2 * u64::from(PIECE_BYTES_MIN) + 1, &infos),
+            "a queue of its own always does"
+        );
     }
 
     #[test]

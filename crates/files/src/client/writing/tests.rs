@@ -183,3 +183,41 @@ async fn what_a_server_has_of_a_write_that_meets_pages_is_not_sent_again_in_mess
     assert_eq!(covers(&parts), MISSING);
     assert_eq!((pieces, settled), (vec![], vec![Some(0)]));
 }
+
+/// Bytes that are kept of a block after it was written in short calls to a server that takes it all, or all but its beginning, and what
+/// flush said.
+async fn kept_of_a_block(is_refused: bool) -> (u64, Result<(), Errno>) {
+    let ends = Arc::new(Mutex::new(Vec::new()));
+    let asked = Mutex::new(Asked::default());
+    let says = move |session, ask, slot| match ask {
+        Ask::Settle(_) => Some(Reply::new(Ok(Settled::default()), Vec::new())),
+        ask => say(&mut lock(&asked), session, ask, slot),
+    };
+    let by_lanes = Arc::clone(&ends);
+    let stores = move |_, offset, data: &[u8]| {
+        lock(&by_lanes).push(offset + data.len() as u64);
+        if is_refused && offset == 0 { Stored::Unwanted } else { Stored::Kept }
+    };
+    let way = Arc::new(serve_storing(Arc::new(says), Arc::new(stores)));
+    let (session, client) = (way.session().await, Arc::clone(&way.client));
+    let remote = Remote::attach(session, client, b"", Some(way)).await.unwrap();
+    until("a lease", || remote.statistics().lease_ms > 0).await;
+    let (flags, user) = (OFlags::CREATE | OFlags::RDWR, User { uid: 0, gid: 0 });
+    let (_, file, _) = remote.create(TOP, b"f", 0o644, flags, user).await.unwrap();
+    // The server takes nothing before all is written.
+    let held = lock(&ends);
+    for offset in (0..BLOCK).step_by(8 << 10) {
+        assert!(remote.write_at_once(file, offset, &[1; 8 << 10], HowWritten::default()));
+    }
+    drop(held);
+    let flushed = remote.flush(file).await;
+    let pieces = [128 << 10, 384 << 10, BLOCK];
+    assert!(pieces.iter().all(|end| lock(&ends).contains(end)), "{:?}", lock(&ends));
+    (remote.statistics().kept_bytes, flushed)
+}
+
+#[tokio::test]
+async fn a_block_that_has_gone_ahead_in_pieces_is_kept_if_all_of_them_are_stored() {
+    assert_eq!(kept_of_a_block(false).await, (BLOCK, Ok(())));
+    assert_eq!(kept_of_a_block(true).await, (0, Err(Errno::IO)));
+}
