@@ -166,8 +166,8 @@ impl Mounts {
 fn prepare(size: u64) -> String {
     let available = memory("MemAvailable").unwrap_or(0);
     let bytes = (3 * size).min(available / 2) / MIB * MIB;
-    // tail(1) keeps in memory what it may have to print.
-    format!("head -c {bytes} /dev/zero | tail -c {bytes} >/dev/null")
+    // What the last run left to be written must not be written during the next. tail(1) keeps in memory what it may have to print.
+    format!("sync; head -c {bytes} /dev/zero | tail -c {bytes} >/dev/null")
 }
 
 const MIB: u64 = 1 << 20;

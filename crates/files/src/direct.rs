@@ -15,7 +15,9 @@ use crate::Dir;
 use crate::cached::is_uncached;
 use crate::dir::is_on_local_disk;
 use crate::lease::FileId;
-use crate::limits::{DIRECT_READ_FILE_MIN, DIRECT_READS_KNOWN_MAX};
+use crate::limits::{
+    DIRECT_READ_FILE_MIN, DIRECT_READS_KNOWN_MAX, ROOM_LOOK_INTERVAL, THROTTLED_REST, THROTTLED_WRITE_MIN,
+};
 
 /// Whether writes past the page cache are best here. They spare the memory, and most of the processor's part; but a
 /// disk with heads needs the kernel to put writes in order, which come interleaved from many lanes.
@@ -26,6 +28,8 @@ pub struct DirectWrites {
     by_sight: bool,
     bytes: AtomicU64,
     took_ns: AtomicU64,
+    /// As long as the page cache has that, they are not due.
+    room: Option<Room>,
 }
 
 /// Slower than so many nanoseconds a byte (30 MB/s for each thread), over [`SIGHT_BYTES`], is a disk that seeks: between
@@ -48,12 +52,20 @@ impl DirectWrites {
         Self::if_local(is_on_local_disk(base))
     }
 
+    /// As [`below`](Self::below), for bytes that nobody waits to have on the disk: they go through the page cache as long as the
+    /// kernel keeps them there anyway.
+    #[must_use]
+    pub fn for_lack_of_room(base: &Dir) -> Self {
+        Self { room: Some(Room::default()), ..Self::below(base) }
+    }
+
     fn if_local(best: bool) -> Self {
         Self {
             best: AtomicBool::new(best),
             by_sight: true,
             bytes: AtomicU64::new(0),
             took_ns: AtomicU64::new(0),
+            room: None,
         }
     }
 
@@ -61,6 +73,12 @@ impl DirectWrites {
     #[must_use]
     pub fn are_best(&self) -> bool {
         self.best.load(Ordering::Relaxed)
+    }
+
+    /// Whether the next bytes should be written so: they are best here, and the page cache has no room.
+    #[must_use]
+    pub fn are_due(&self) -> bool {
+        self.are_best() && !self.room.as_ref().is_some_and(|room| room.is_there(Instant::now()))
     }
 
     /// Writes all of `data`: what is aligned past the page cache where that is open, the rest through it.
@@ -74,10 +92,14 @@ impl DirectWrites {
         offset: u64,
         data: &[u8],
     ) -> Result<(), Errno> {
-        let Some(direct) = direct.filter(|_| offset.is_multiple_of(ALIGNMENT as u64)) else {
-            return write_all_at(buffered, data, offset);
-        };
         let began = Instant::now();
+        let Some(direct) = direct.filter(|_| offset.is_multiple_of(ALIGNMENT as u64)) else {
+            write_all_at(buffered, data, offset)?;
+            if let Some(room) = &self.room {
+                room.note(began, began.elapsed());
+            }
+            return Ok(());
+        };
         let (straight, rest) = data.split_at(data.len() / ALIGNMENT * ALIGNMENT);
         match write_all_at(direct, straight, offset) {
             // A file system that opens files so and then wants a larger alignment.
@@ -103,6 +125,51 @@ impl DirectWrites {
             self.took_ns.store(0, Ordering::Relaxed);
         }
     }
+}
+
+/// Room for dirty bytes in the page cache. The kernel begins to write to the disk when there are more than its
+/// `dirty_background` limit (Linux, admin-guide/sysctl/vm), or after half a minute: until then they cost a copy, and no work
+/// of the disk's while others come over the link. Beyond half of that limit each byte that comes has the disk write
+/// one, and the copy is in vain.
+#[derive(Debug, Default)]
+struct Room(Mutex<Looked>);
+
+#[derive(Debug, Default)]
+struct Looked {
+    /// Until then `is_there` is taken for true.
+    good_until: Option<Instant>,
+    is_there: bool,
+}
+
+impl Room {
+    fn is_there(&self, now: Instant) -> bool {
+        let mut looked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.good_until.is_none_or(|until| until <= now) {
+            let words = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+            looked.is_there = has_room(&words).unwrap_or(false);
+            looked.good_until = Some(now + ROOM_LOOK_INTERVAL);
+        }
+        looked.is_there
+    }
+
+    /// A write through the page cache `took` so long: a limit that counts elsewhere (of a control group, of a slow disk) may
+    /// hold up writers before the one of the whole machine does.
+    fn note(&self, now: Instant, took: Duration) {
+        if took < THROTTLED_WRITE_MIN {
+            return;
+        }
+        let mut looked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *looked = Looked { good_until: Some(now + took + THROTTLED_REST), is_there: false };
+    }
+}
+
+/// What /proc/vmstat says of room; `None`: nothing.
+fn has_room(vmstat: &str) -> Option<bool> {
+    let pages = |name: &str| -> Option<u64> {
+        vmstat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    };
+    let dirty = pages("nr_dirty")?.saturating_add(pages("nr_writeback")?);
+    Some(dirty < pages("nr_dirty_background_threshold")? / 2)
 }
 
 /// As pwrite(2), all of it.
@@ -245,6 +312,48 @@ mod tests {
             &mut [IoSliceMut::new(&mut part)],
         );
         assert_eq!(past.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn the_page_cache_has_room_below_half_of_what_the_kernel_keeps() {
+        let words = |dirty: u64, writeback: u64| {
+            format!(
+                "nr_dirty {dirty}\nnr_writeback {writeback}\nnr_writeback_temp 9999\nnr_dirty_threshold 4000\nnr_dirty_background_threshold 2000\n"
+            )
+        };
+        assert_eq!(has_room(&words(600, 399)), Some(true));
+        assert_eq!(has_room(&words(600, 400)), Some(false));
+        assert_eq!(has_room("nr_dirty 1\nnr_writeback x\nnr_dirty_background_threshold 2000\n"), None);
+        assert_eq!(has_room(""), None);
+        let this_kernel = std::fs::read_to_string("/proc/vmstat").unwrap();
+        assert!(has_room(&this_kernel).is_some(), "{this_kernel}");
+    }
+
+    #[test]
+    fn a_write_that_was_held_up_says_that_there_is_no_room() {
+        let (room, now) = (Room::default(), Instant::now());
+        let looked = |is_there| Looked { good_until: Some(now + Duration::from_secs(3600)), is_there };
+        *room.0.lock().unwrap() = looked(true);
+        room.note(now, THROTTLED_WRITE_MIN / 2);
+        assert!(room.is_there(now));
+        room.note(now, THROTTLED_WRITE_MIN);
+        assert!(!room.is_there(now + THROTTLED_REST));
+        let until = room.0.lock().unwrap().good_until;
+        assert_eq!(until, Some(now + THROTTLED_WRITE_MIN + THROTTLED_REST), "then it looks again");
+    }
+
+    #[test]
+    fn without_room_writes_go_past_the_page_cache() {
+        let now = Instant::now();
+        let with = |is_there| {
+            let room =
+                Room(Mutex::new(Looked { good_until: Some(now + Duration::from_secs(3600)), is_there }));
+            DirectWrites { room: Some(room), ..DirectWrites::fixed(true) }
+        };
+        assert!(with(false).are_due());
+        assert!(!with(true).are_due() && with(true).are_best());
+        assert!(DirectWrites::fixed(true).are_due());
+        assert!(!DirectWrites { room: with(false).room, ..DirectWrites::fixed(false) }.are_due());
     }
 
     #[test]

@@ -34,6 +34,16 @@ pub const LISTING_BYTES: usize = 60 << 10;
 /// 100 KiB on.
 pub const DIRECT_BYTES_MIN: usize = 128 << 10;
 
+/// How often a server that writes looks for room in the page cache: what comes meanwhile over 100 Gbit/s is 250 MB.
+pub const ROOM_LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A piece that takes so long into the page cache was held up by the kernel (it pauses writers for 10 to 200 ms), even where a
+/// processor copies no more than 100 MB/s.
+pub const THROTTLED_WRITE_MIN: Duration = Duration::from_millis(50);
+
+/// So long no room is looked for after that.
+pub const THROTTLED_REST: Duration = Duration::from_secs(1);
+
 /// Files from that length on are read past the page cache at first: as long as what a client reads by way of its own pages, and more
 /// than programs read again and again.
 pub const DIRECT_READ_FILE_MIN: u64 = 64 << 20;

@@ -368,7 +368,7 @@ impl Mounted {
             may_reclaim,
             nodes,
             files: OpenFiles::default(),
-            direct: DirectWrites::below(top),
+            direct: DirectWrites::for_lack_of_room(top),
             direct_reads: Arc::clone(&shared.direct_reads),
             read_only,
             user: Caller { uid: uid.as_raw(), gid: gid.as_raw() },

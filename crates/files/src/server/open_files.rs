@@ -119,7 +119,7 @@ impl OpenFile {
             Claim::Refused => return None,
             Claim::Store => {}
         }
-        let is_long = data.len() >= DIRECT_BYTES_MIN && how.are_best();
+        let is_long = data.len() >= DIRECT_BYTES_MIN && how.are_due();
         // Pages that are there would have to be written and thrown away first.
         let pays = is_long && (offset >= self.old_bytes || is_uncached(&self.fd, offset, data.len()));
         let direct = if pays { self.direct() } else { None };
