@@ -318,6 +318,13 @@ fn cpus(host: &Host) -> Finding {
 
 fn idle_cpus(host: &Host) -> Finding {
     let why = "each call on a mount wakes the mount's process, and that the program";
+    if !host.has_idle_driver {
+        let what =
+            "halt at once: this kernel has no driver for idle CPUs, so that mounts cannot keep them awake";
+        return Finding::fine("idle CPUs", what, why).slower(
+            "in a virtual machine, for small calls on mounts, as root: modprobe cpuidle-haltpoll force=1",
+        );
+    }
     if host.cpu_latency == Device::Opens {
         let what = "kept awake by mounts, while programs make many short calls";
         return Finding::fine("idle CPUs", what, why);
@@ -353,6 +360,7 @@ mod tests {
             is_root: false,
             cpus: 2,
             halts_at_once: false,
+            has_idle_driver: true,
             cpu_latency: Device::Refused("Permission denied (os error 13)".to_owned()),
             has_aes: Some(true),
             fuse: Device::Opens,
@@ -398,7 +406,7 @@ mod tests {
         assert_eq!(stopped(&|host| host.fuse = Device::Refused("no".to_owned())), [Job::Mount]);
         assert_eq!(stopped(&|host| host.fusermount3 = None), [Job::Mount]);
         assert_eq!(stopped(&|host| host.tun = Device::Missing), [Job::Emulate]);
-        let slower: [&dyn Fn(&mut Host); 11] = [
+        let slower: [&dyn Fn(&mut Host); 12] = [
             &|host| host.kernel = "5.10.0-30-amd64".to_owned(),
             &|host| host.fanotify = Some("no".to_owned()),
             &|host| host.user_allow_other = false,
@@ -410,6 +418,7 @@ mod tests {
             &|host| host.clock = Clock::Free,
             &|host| host.cpus = 1,
             &|host| host.halts_at_once = true,
+            &|host| host.has_idle_driver = false,
         ];
         for change in slower {
             assert!(stopped(change).is_empty());

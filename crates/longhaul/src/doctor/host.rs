@@ -19,6 +19,8 @@ pub(crate) struct Host {
     pub(crate) cpus: usize,
     /// This is a guest whose CPUs are given up as soon as they have nothing to do: its cpuidle driver could wait, and is told not to.
     pub(crate) halts_at_once: bool,
+    /// The kernel has a driver that chooses how CPUs idle. Without one they halt, whatever programs ask.
+    pub(crate) has_idle_driver: bool,
     /// Where programs ask that CPUs do not sleep deeply; only root may.
     pub(crate) cpu_latency: Device,
     /// Whether the CPU has instructions for AES.
@@ -85,6 +87,7 @@ impl Host {
             is_root: rustix::process::geteuid().is_root(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             halts_at_once: halts_at_once(),
+            has_idle_driver: read(IDLE_DRIVER).is_some_and(|name| name.trim() != "none"),
             cpu_latency: open("/dev/cpu_dma_latency"), // asks for nothing as long as nothing is written
             has_aes: read("/proc/cpuinfo").and_then(|text| has_aes(&text)),
             fuse: open("/dev/fuse"),
@@ -140,11 +143,13 @@ fn on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
+/// Documentation/admin-guide/pm/cpuidle.rst of the kernel.
+const IDLE_DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
+
 /// Documentation/virt/guest-halt-polling.rst of the kernel.
 fn halts_at_once() -> bool {
     let is = |path: &str, what: &str| read(path).is_some_and(|text| text.trim() == what);
-    is("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll")
-        && is("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "0")
+    is(IDLE_DRIVER, "haltpoll") && is("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "0")
 }
 
 fn has_openat2() -> bool {
