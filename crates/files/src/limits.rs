@@ -37,9 +37,9 @@ pub const DIRECT_BYTES_MIN: usize = 128 << 10;
 /// How often a server that writes looks for room in the page cache: what comes meanwhile over 100 Gbit/s is 250 MB.
 pub const ROOM_LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A piece that takes so long into the page cache was held up by the kernel (it pauses writers for 10 to 200 ms), even where a
-/// processor copies no more than 100 MB/s.
-pub const THROTTLED_WRITE_MIN: Duration = Duration::from_millis(50);
+/// A piece that takes so long into the page cache was held up by the kernel, which pauses writers for up to 200 ms each time
+/// (mm/page-writeback.c, `MAX_PAUSE`); a thread that waits for its turn on a busy processor is sooner there.
+pub const THROTTLED_WRITE_MIN: Duration = Duration::from_millis(200);
 
 /// So long no room is looked for after that.
 pub const THROTTLED_REST: Duration = Duration::from_secs(1);
