@@ -329,11 +329,15 @@ mod tests {
         assert!(has_room(&this_kernel).is_some(), "{this_kernel}");
     }
 
+    /// It was looked for room just now, and will not be for an hour.
+    fn looked(now: Instant, is_there: bool) -> Room {
+        Room(Mutex::new(Looked { good_until: Some(now + Duration::from_secs(3600)), is_there }))
+    }
+
     #[test]
     fn a_write_that_was_held_up_says_that_there_is_no_room() {
-        let (room, now) = (Room::default(), Instant::now());
-        let looked = |is_there| Looked { good_until: Some(now + Duration::from_secs(3600)), is_there };
-        *room.0.lock().unwrap() = looked(true);
+        let now = Instant::now();
+        let room = looked(now, true);
         room.note(now, THROTTLED_WRITE_MIN / 2);
         assert!(room.is_there(now));
         room.note(now, THROTTLED_WRITE_MIN);
@@ -345,15 +349,12 @@ mod tests {
     #[test]
     fn without_room_writes_go_past_the_page_cache() {
         let now = Instant::now();
-        let with = |is_there| {
-            let room =
-                Room(Mutex::new(Looked { good_until: Some(now + Duration::from_secs(3600)), is_there }));
-            DirectWrites { room: Some(room), ..DirectWrites::fixed(true) }
-        };
-        assert!(with(false).are_due());
-        assert!(!with(true).are_due() && with(true).are_best());
+        let with =
+            |best, is_there| DirectWrites { room: Some(looked(now, is_there)), ..DirectWrites::fixed(best) };
+        assert!(with(true, false).are_due());
+        assert!(!with(true, true).are_due() && with(true, true).are_best());
         assert!(DirectWrites::fixed(true).are_due());
-        assert!(!DirectWrites { room: with(false).room, ..DirectWrites::fixed(false) }.are_due());
+        assert!(!with(false, false).are_due());
     }
 
     #[test]
