@@ -75,6 +75,11 @@ impl LinkShape {
         self.gbit > 2.0
     }
 
+    /// The least time that it takes to carry so many bytes.
+    pub fn carries(&self, bytes: u64) -> Duration {
+        Duration::from_secs_f64(bytes as f64 * 8.0 / (self.gbit * 1e9))
+    }
+
     fn options(&self, seed: &str) -> Vec<String> {
         let mut options =
             vec!["--rate".into(), format!("{}Gbit", self.gbit), "--rtt".into(), format!("{}ms", self.rtt_ms)];

@@ -65,7 +65,7 @@ impl Mounts {
             link: Some(link.record()),
             file_bytes: self.size,
             limit_seconds: self.limit as f64,
-            prepare: Some(prepare(self.size)),
+            prepare: Some(prepare(self.size, link)),
             systems: Vec::new(),
             left_out: Vec::new(),
             runs: Vec::new(),
@@ -159,16 +159,25 @@ impl Mounts {
     }
 }
 
-/// Has as much memory touched as a run fills at both ends: the kernel's pages there and here, and what a mount's own process keeps, at most
-/// half of what is available. What a guest does not use may be its hypervisor's (free page reporting, the kernel's
-/// Documentation/mm/free_page_reporting.rst), and comes back page by page, each with a fault; not so what somebody else has just given back.
-/// That is the machine's, of all file systems alike.
-fn prepare(size: u64) -> String {
+/// Has what the last run left to be written be on disk first, so that it is not written during the next.
+///
+/// What a guest does not use may be its hypervisor's (free page reporting, the kernel's Documentation/mm/free_page_reporting.rst). It comes
+/// back page by page, each with a fault; and two seconds after something was freed the hypervisor takes it, and the processors' time for
+/// that (`PAGE_REPORTING_DELAY` of mm/page_reporting.c). A run that is over by then has as much memory touched and given back before it
+/// as it fills at both ends (the kernel's pages there and here, and what a mount's own process keeps), at most half of what is available.
+/// A longer one has not, which would be in the middle of it. That is the machine's, of all file systems alike.
+fn prepare(size: u64, link: &LinkShape) -> String {
+    if link.carries(size) > REPORTED_AFTER {
+        return "sync".to_owned();
+    }
     let available = memory("MemAvailable").unwrap_or(0);
     let bytes = (3 * size).min(available / 2) / MIB * MIB;
-    // What the last run left to be written must not be written during the next. tail(1) keeps in memory what it may have to print.
+    // tail(1) keeps in memory what it may have to print.
     format!("sync; head -c {bytes} /dev/zero | tail -c {bytes} >/dev/null")
 }
+
+/// When a guest tells its hypervisor of what it has freed.
+const REPORTED_AFTER: Duration = Duration::from_secs(2);
 
 const MIB: u64 = 1 << 20;
 
@@ -178,6 +187,16 @@ const LIMIT: Duration = Duration::from_secs(3600);
 #[cfg(test)]
 mod tests {
     use longhaul_report::io::Pattern;
+
+    use super::{MIB, prepare};
+
+    #[test]
+    fn memory_is_given_back_only_before_runs_that_are_soon_over() {
+        let prepared = |size, link: &str| prepare(size, &link.parse().unwrap());
+        assert_eq!(prepared(256 * MIB, "1g-4ms"), "sync");
+        assert_eq!(prepared(1024 * MIB, "1g-100ms"), "sync");
+        assert!(prepared(MIB, "10g-20ms").starts_with("sync; head -c 3145728 /dev/zero |"));
+    }
 
     #[test]
     fn patterns_are_called_as_in_the_record() {
