@@ -124,7 +124,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Reads, handles, composes and writes, up to [`TURN_BYTES`] each way.
+    /// Reads, handles, composes and writes, up to [`TURN_BYTES`] each way, and at most one new piece.
     pub(super) fn turn(&mut self, shared: &Lanes) -> Result<Turn, LaneEnd> {
         if self.epoch != shared.epoch() {
             return Err(LaneEnd::Stale);
@@ -220,10 +220,18 @@ impl Lane {
             return Ok(());
         }
         let mut budget = TURN_BYTES;
+        let mut began = false;
         while self.writable && budget > 0 {
-            if self.outbox.unsent().is_empty() && !self.compose(shared)? {
-                self.hungry = true;
-                return Ok(());
+            if self.outbox.unsent().is_empty() {
+                // The next piece is for the next lane: where little waits, all of them have some of it.
+                if began && self.sending.is_none() {
+                    return Ok(());
+                }
+                if !self.compose(shared)? {
+                    self.hungry = true;
+                    return Ok(());
+                }
+                began = true;
             }
             match (&self.tcp).write(self.outbox.unsent()) {
                 Ok(bytes) => {

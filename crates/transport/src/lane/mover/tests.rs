@@ -1,4 +1,4 @@
-//! Movers with a peer that does as it likes.
+//! Movers with a peer that does as it likes, or nothing.
 
 use std::io::Write;
 use std::sync::mpsc;
@@ -63,5 +63,38 @@ async fn a_peer_that_does_not_read_answers_loses_its_lane() {
     let lost = tokio::time::timeout(Duration::from_secs(60), news.recv()).await.expect("it is cut off");
     assert!(matches!(lost, Some(LaneNews::Lost(3, LaneEnd::Unread))), "{lost:?}");
     assert!(is_done.recv().unwrap() < 8 * ACKS_WAITING_MAX as u64);
+    lanes.stop();
+}
+
+#[tokio::test]
+async fn lanes_share_what_little_waits() {
+    const LANES: u64 = 3;
+    let (lanes, _news) = Lanes::start(1, 1 << 20, Arc::new(Everything)).unwrap();
+    let mut peers = Vec::new();
+    for lane in 0..LANES {
+        let (near, far) = crate::secure::tests::pair().await;
+        // One of them could take it all.
+        rustix::net::sockopt::set_socket_send_buffer_size(&far.tcp, 1 << 20).unwrap();
+        let (tcp, inbox) = (far.tcp.into_std().unwrap(), Inbox::new(&far.received));
+        lanes.add(tcp, far.keys, inbox, Opening::Server { lane }).unwrap();
+        peers.push(near);
+    }
+    let until = async |what: &dyn Fn() -> bool| {
+        let is_so = async {
+            while !what() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), is_so).await.expect("they take it");
+    };
+    for peer in &peers {
+        peer.tcp.readable().await.unwrap(); // it has been welcomed
+    }
+    // One may have its turn twice before the others wake.
+    let length = 2 * LANES * u64::from(crate::limits::PIECE_BYTES_MIN);
+    lanes.push(Extent { object: 7, offset: 0, length, whole: false }).await;
+    until(&|| lanes.scheduler().waiting_bytes() == 0).await;
+    let idle: Vec<u64> = (0..LANES).filter(|lane| lanes.scheduler().lane_is_idle(*lane)).collect();
+    assert_eq!(idle, [], "each carries some");
     lanes.stop();
 }
