@@ -76,7 +76,7 @@ impl LinkShape {
     }
 
     /// The least time that it takes to carry so many bytes.
-    pub fn carries(&self, bytes: u64) -> Duration {
+    pub fn time_of(&self, bytes: u64) -> Duration {
         Duration::from_secs_f64(bytes as f64 * 8.0 / (self.gbit * 1e9))
     }
 

@@ -167,7 +167,7 @@ impl Mounts {
 /// as it fills at both ends (the kernel's pages there and here, and what a mount's own process keeps), at most half of what is available.
 /// A longer one has not, which would be in the middle of it. That is the machine's, of all file systems alike.
 fn prepare(size: u64, link: &LinkShape) -> String {
-    if link.carries(size) > REPORTED_AFTER {
+    if link.time_of(size) > REPORTED_AFTER {
         return "sync".to_owned();
     }
     let available = memory("MemAvailable").unwrap_or(0);

@@ -124,7 +124,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Reads, handles, composes and writes, up to [`TURN_BYTES`] each way, and at most one new piece.
+    /// Reads, handles, composes and writes, up to [`TURN_BYTES`] each way, and of one piece.
     pub(super) fn turn(&mut self, shared: &Lanes) -> Result<Turn, LaneEnd> {
         if self.epoch != shared.epoch() {
             return Err(LaneEnd::Stale);
@@ -220,18 +220,12 @@ impl Lane {
             return Ok(());
         }
         let mut budget = TURN_BYTES;
-        let mut began = false;
+        // The next piece is for the next lane: where little waits, all of them have some of it.
+        let mut may_begin = true;
         while self.writable && budget > 0 {
-            if self.outbox.unsent().is_empty() {
-                // The next piece is for the next lane: where little waits, all of them have some of it.
-                if began && self.sending.is_none() {
-                    return Ok(());
-                }
-                if !self.compose(shared)? {
-                    self.hungry = true;
-                    return Ok(());
-                }
-                began = true;
+            if self.outbox.unsent().is_empty() && !self.compose(shared, &mut may_begin)? {
+                self.hungry = may_begin;
+                return Ok(());
             }
             match (&self.tcp).write(self.outbox.unsent()) {
                 Ok(bytes) => {
@@ -246,13 +240,15 @@ impl Lane {
         Ok(())
     }
 
-    /// Puts answers and the next frame of a piece into the outbox; false when there is nothing to send.
-    fn compose(&mut self, shared: &Lanes) -> Result<bool, LaneEnd> {
+    /// Puts answers and the next frame of a piece into the outbox; false when there is nothing to send. A piece more, if this turn
+    /// `may_begin` one, and has none yet.
+    fn compose(&mut self, shared: &Lanes, may_begin: &mut bool) -> Result<bool, LaneEnd> {
         self.outbox.refresh_keys(&mut self.keys)?;
         let (outbox, keys) = (&mut self.outbox, &mut self.keys);
         outbox.push_numbers(keys, self.epoch, FrameKind::Stored, &mut self.stored);
         outbox.push_numbers(keys, self.epoch, FrameKind::Declined, &mut self.declined);
-        while self.sending.is_some() || self.take_piece(shared)? {
+        while self.sending.is_some() || (*may_begin && self.take_piece(shared)?) {
+            *may_begin = false;
             if self.compose_piece(shared) {
                 break;
             }

@@ -79,21 +79,18 @@ async fn lanes_share_what_little_waits() {
         lanes.add(tcp, far.keys, inbox, Opening::Server { lane }).unwrap();
         peers.push(near);
     }
-    let until = async |what: &dyn Fn() -> bool| {
-        let is_so = async {
-            while !what() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), is_so).await.expect("they take it");
+    let taken = async {
+        for peer in &peers {
+            peer.tcp.readable().await.unwrap(); // it has been welcomed
+        }
+        // One may have its turn twice before the others wake.
+        let length = 2 * LANES * u64::from(crate::limits::PIECE_BYTES_MIN);
+        lanes.push(Extent { object: 7, offset: 0, length, whole: false }).await;
+        while lanes.scheduler().waiting_bytes() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     };
-    for peer in &peers {
-        peer.tcp.readable().await.unwrap(); // it has been welcomed
-    }
-    // One may have its turn twice before the others wake.
-    let length = 2 * LANES * u64::from(crate::limits::PIECE_BYTES_MIN);
-    lanes.push(Extent { object: 7, offset: 0, length, whole: false }).await;
-    until(&|| lanes.scheduler().waiting_bytes() == 0).await;
+    tokio::time::timeout(Duration::from_secs(60), taken).await.expect("they take it");
     let idle: Vec<u64> = (0..LANES).filter(|lane| lanes.scheduler().lane_is_idle(*lane)).collect();
     assert_eq!(idle, [], "each carries some");
     lanes.stop();
