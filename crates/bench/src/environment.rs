@@ -50,7 +50,7 @@ pub fn environment(longhaul: &Path, packages: &[Package]) -> Environment {
 }
 
 /// A line of `/proc/meminfo`, in bytes.
-pub fn memory(name: &str) -> Option<u64> {
+fn memory(name: &str) -> Option<u64> {
     let kib = setting(&fs::read_to_string("/proc/meminfo").ok()?, name, ':')?;
     Some(kib.strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }

@@ -13,7 +13,6 @@ use longhaul_report::LeftOut;
 use longhaul_report::io::{Io, Place, System};
 
 use crate::data::Data;
-use crate::environment::memory;
 use crate::file::remove;
 use crate::file_system::{FileSystem, quoted};
 use crate::limited::{Limited, Words, last_words};
@@ -60,12 +59,14 @@ impl Mounts {
         }
         let there = Data::random(&served, self.size)?;
         fs::rename(there.source(), served.join(THERE))?;
+        let prepare = prepare(self.size, link, &self.scratch.join("holes"));
+        remove(&self.scratch.join("holes"))?;
         let mut place = Place {
             name: link.name().to_owned(),
             link: Some(link.record()),
             file_bytes: self.size,
             limit_seconds: self.limit as f64,
-            prepare: Some(prepare(self.size, link)),
+            prepare: Some(self.hidden(&prepare)),
             systems: Vec::new(),
             left_out: Vec::new(),
             runs: Vec::new(),
@@ -73,17 +74,16 @@ impl Mounts {
         };
         for system in systems {
             let command = system.command(&self.access, &served, &at);
-            let hidden = |word: String| word.replace(&*self.scratch.to_string_lossy(), "SCRATCH");
             let program = self.access.longhaul().to_string_lossy();
             let command =
-                command.into_iter().map(|word| hidden(word.replace(&*program, "longhaul"))).collect();
+                command.into_iter().map(|word| self.hidden(&word.replace(&*program, "longhaul"))).collect();
             let encrypted = system.is_encrypted();
             place.systems.push(System { name: system.name().to_owned(), encrypted, command });
         }
         for round in 1..=self.rounds {
             for system in in_turn(systems, round) {
                 eprintln!("{}, round {round}: {}", link.name(), system.name());
-                match self.once(link, system, &served, &at, round, &mut place) {
+                match self.once(link, system, (&served, &at), &prepare, round, &mut place) {
                     Ok(()) => {}
                     Err(error) if system == FileSystem::Longhaul => return Err(error),
                     Err(error) => {
@@ -96,12 +96,17 @@ impl Mounts {
         Ok(place)
     }
 
+    /// As it is recorded: where the scratch directory is says nothing.
+    fn hidden(&self, word: &str) -> String {
+        word.replace(&*self.scratch.to_string_lossy(), "SCRATCH")
+    }
+
     fn once(
         &self,
         link: &LinkShape,
         system: FileSystem,
-        served: &Path,
-        at: &Path,
+        (served, at): (&Path, &Path),
+        prepare: &str,
         round: u32,
         place: &mut Place,
     ) -> anyhow::Result<()> {
@@ -116,7 +121,7 @@ impl Mounts {
             format!("bench io {}={}", quoted(system.name()), quoted(&at.display().to_string())),
             format!("--json --rounds 1 --size {} --limit {} --read {THERE}", self.size, self.limit),
             format!("--remount {}", quoted(&remount)),
-            format!("--prepare {}", quoted(place.prepare.as_deref().unwrap_or("true"))),
+            format!("--prepare {}", quoted(prepare)),
         ];
         bench.extend(self.lengths.iter().map(|length| format!("--length {}", length)));
         bench.extend(self.patterns.iter().map(|pattern| format!("--pattern {}", quoted(pattern))));
@@ -163,23 +168,22 @@ impl Mounts {
 ///
 /// What a guest does not use may be its hypervisor's (free page reporting, the kernel's Documentation/mm/free_page_reporting.rst). It comes
 /// back page by page, each with a fault; and two seconds after something was freed the hypervisor takes it, and the processors' time for
-/// that (`PAGE_REPORTING_DELAY` of mm/page_reporting.c). A run that is over by then has as much memory touched and given back before it
-/// as it fills at both ends (the kernel's pages there and here, and what a mount's own process keeps), at most half of what is available.
-/// A longer one has not, which would be in the middle of it. That is the machine's, of all file systems alike.
-fn prepare(size: u64, link: &LinkShape) -> String {
+/// that (`PAGE_REPORTING_DELAY` of mm/page_reporting.c). So a run that is over by then begins with memory full of files' pages, as it is on a
+/// host that has been up for a while: what is free is read from `holes`, a file that nothing of is on disk, grown by as much. A longer run does
+/// not, since what makes way for its own pages would be reported in the middle of it. That is the machine's, of all file systems alike.
+fn prepare(size: u64, link: &LinkShape, holes: &Path) -> String {
     if link.time_of(size) > REPORTED_AFTER {
         return "sync".to_owned();
     }
-    let available = memory("MemAvailable").unwrap_or(0);
-    let bytes = (3 * size).min(available / 2) / MIB * MIB;
-    // tail(1) keeps in memory what it may have to print.
-    format!("sync; head -c {bytes} /dev/zero | tail -c {bytes} >/dev/null")
+    let holes = quoted(&holes.display().to_string());
+    format!(
+        "sync; free=$(awk '/^MemFree/ {{ print $2 }}' /proc/meminfo)K; \
+         truncate -s +$free {holes}; tail -c $free {holes} >/dev/null"
+    )
 }
 
 /// When a guest tells its hypervisor of what it has freed.
 const REPORTED_AFTER: Duration = Duration::from_secs(2);
-
-const MIB: u64 = 1 << 20;
 
 /// All runs of one file system in one round; each has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -188,14 +192,15 @@ const LIMIT: Duration = Duration::from_secs(3600);
 mod tests {
     use longhaul_report::io::Pattern;
 
-    use super::{MIB, prepare};
+    use super::*;
 
     #[test]
-    fn memory_is_given_back_only_before_runs_that_are_soon_over() {
-        let prepared = |size, link: &str| prepare(size, &link.parse().unwrap());
+    fn memory_is_filled_only_before_runs_that_are_soon_over() {
+        const MIB: u64 = 1 << 20;
+        let prepared = |size, link: &str| prepare(size, &link.parse().unwrap(), Path::new("/scratch/holes"));
         assert_eq!(prepared(256 * MIB, "1g-4ms"), "sync");
         assert_eq!(prepared(1024 * MIB, "1g-100ms"), "sync");
-        assert!(prepared(MIB, "10g-20ms").starts_with("sync; head -c 3145728 /dev/zero |"));
+        assert!(prepared(1024 * MIB, "10g-20ms").ends_with("tail -c $free '/scratch/holes' >/dev/null"));
     }
 
     #[test]
