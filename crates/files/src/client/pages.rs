@@ -26,7 +26,7 @@ use super::writing::HowWritten;
 use super::{Inner, Remote, lock, now};
 use crate::message::{Grant, Map};
 use crate::ranges::RangeSet;
-use table::Table;
+use table::{Table, Waits};
 
 /// The kernel's pages.
 pub trait PageCache: Send + Sync + 'static {
@@ -97,7 +97,7 @@ impl Remote {
                 self.open_writers(node).await; // the server gives such a lease to those who have it open
             }
             let mut seen = lock(&client.pages.table).see(node, number, alone);
-            if seen.lease.is_none() && !seen.is_returning {
+            if seen.lease.is_none() && !seen.is_awaited {
                 let asked = self.learn(Map { node, alone }, |_, _, _| {}).await;
                 let mapped = match asked {
                     Ok(mapped) => mapped,
@@ -158,18 +158,18 @@ impl Remote {
     pub(super) async fn break_pages(&self, broken: Vec<Grant>) {
         let mut returning = JoinSet::new();
         for grant in broken {
-            let Some(left) = lock(&self.inner.client.pages.table).broken(now(), grant) else { continue };
+            let broken = lock(&self.inner.client.pages.table).broken(now(), grant);
+            let Some((left, waits)) = broken else { continue };
             let remote = self.clone();
             returning.spawn(async move {
                 tokio::time::sleep(left).await;
-                remote.return_pages(grant.node, true).await;
+                remote.return_pages(grant.node, waits).await;
             });
         }
         returning.join_all().await;
     }
 
-    /// `is_covered`: while the server holds a lease for that.
-    async fn return_pages(&self, node: u64, is_covered: bool) {
+    async fn return_pages(&self, node: u64, waits: Waits) {
         let table = &self.inner.client.pages.table;
         let turns = lock(table).turns(node);
         let _turn = turns.lock().await;
@@ -181,7 +181,7 @@ impl Remote {
                 continue;
             };
             self.drop_pages(node, bytes).await;
-            if !lock(table).end_pass(node, is_covered) {
+            if !lock(table).end_pass(node, waits) {
                 return;
             }
             is_first = false;
@@ -203,10 +203,10 @@ impl Remote {
         self.return_all_pages(nodes);
     }
 
-    fn return_all_pages(&self, nodes: Vec<(u64, bool)>) {
-        for (node, is_covered) in nodes {
+    fn return_all_pages(&self, nodes: Vec<u64>) {
+        for node in nodes {
             let remote = self.clone();
-            self.inner.runtime.spawn(async move { remote.return_pages(node, is_covered).await });
+            self.inner.runtime.spawn(async move { remote.return_pages(node, Waits::Nobody).await });
         }
     }
 

@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use super::super::cache::Leaving;
 use super::super::open_files::{OpenFile, only_reads};
 use super::super::{Remote, lock, now};
-use super::Writing;
+use super::{Waits, Writing};
 use crate::limits::{BLOCK_BYTES, CONTENTION_PAUSE, LONG_BYTES};
 use crate::message::Map;
 
@@ -40,8 +40,8 @@ impl Remote {
     /// A file is being opened for writing: the kernel drops its pages, and whoever writes need not have them taken back then.
     pub(in super::super) async fn return_own_pages(&self, node: u64) {
         let returns = lock(&self.inner.client.pages.table).returns(now(), node);
-        if let Some(is_covered) = returns {
-            self.return_pages(node, is_covered).await;
+        if returns {
+            self.return_pages(node, Waits::Nobody).await;
         }
     }
 
@@ -131,7 +131,7 @@ impl Remote {
             return true;
         }
         let seen = lock(table).see(node, 0, false);
-        if seen.is_returning {
+        if seen.is_awaited {
             return false;
         }
         let Ok(mapped) = self.learn(Map { node, alone: false }, |_, _, _| {}).await else { return false };

@@ -42,8 +42,9 @@ struct Kept {
     /// How often pages are being given back just now, and how often they have been.
     returning: u32,
     returned: u64,
-    /// How many of these times the server holds no lease for: nobody waits for the end of it but for the file's own.
-    uncovered: u32,
+    /// For how many of these times the server waits, with a lease on pages and with one on the file.
+    owed_of_pages: u32,
+    owed_of_file: u32,
     /// See [`Table::turns`].
     turns: Arc<tokio::sync::Mutex<()>>,
     /// When that began, or its last pass.
@@ -76,13 +77,29 @@ impl Coming {
     }
 }
 
+/// Who waits until pages are given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// The server, with a lease, as long as this session lasts: nobody changes them before.
+    Server(Lease, u64),
+    /// Only who asked for it here, if anybody. While there is a lease, that keeps others from changing them, and no longer.
+    Nobody,
+}
+
+/// On what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lease {
+    Pages,
+    File,
+}
+
 /// What was known before a page's bytes were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     number: u64,
     pub(super) lease: Option<u64>,
-    /// Pages are being given back: no lease is to be had, and none is needed.
-    pub(super) is_returning: bool,
+    /// Pages are being given back that the server waits for: no lease is to be had, and none is needed.
+    pub(super) is_awaited: bool,
     returned: u64,
     sessions: u64,
 }
@@ -150,7 +167,7 @@ impl Table {
         if let Some(coming) = kept.coming.get_mut(&number) {
             (coming.is_leased, coming.is_old, coming.is_past) = (kept.returning == 0, false, false);
         }
-        Seen { number, lease, is_returning: kept.returning > 0, returned: kept.returned, sessions }
+        Seen { number, lease, is_awaited: kept.is_awaited(), returned: kept.returned, sessions }
     }
 
     /// Whether the kernel may have pages with some of these bytes, or has them soon.
@@ -277,14 +294,15 @@ impl Table {
         last.filter(|(_, end)| *end < u64::MAX).map_or(0, |(_, end)| end)
     }
 
-    /// A lease on the file itself is broken: whether pages are to be given back that no other covers, as if [`broken`](Self::broken).
-    pub(super) fn lease_broken(&mut self, now: Nanos, node: u64) -> bool {
+    /// A lease on the file itself is broken: if pages are to be given back that no other covers, as if [`broken`](Self::broken), who waits.
+    pub(super) fn lease_broken(&mut self, now: Nanos, node: u64) -> Option<Waits> {
+        let waits = Waits::Server(Lease::File, self.sessions);
         let uncovered = |kept: &&mut Kept| kept.lease.is_none() && !kept.given.is_empty();
-        let Some(kept) = self.nodes.get_mut(&node).filter(uncovered) else { return false };
+        let kept = self.nodes.get_mut(&node).filter(uncovered)?;
         // They wait for a lease on pages, which comes after what this one is broken for.
         kept.wait_for_stores_alone();
-        kept.returns(now, false);
-        true
+        kept.returns(now, waits);
+        Some(waits)
     }
 
     /// The server has granted a lease to who has asked after seeing that: what is to be seen now. Nothing has been read before.
@@ -302,7 +320,7 @@ impl Table {
         }
         let lease = kept.lease.filter(|(known, _)| *known == serial).map(|(known, _)| known);
         // The lease may be taken back already: until it has been given back nobody changes what is read from now on.
-        Seen { lease, is_returning: kept.returning > 0, returned: kept.returned, sessions, ..seen }
+        Seen { lease, is_awaited: kept.is_awaited(), returned: kept.returned, sessions, ..seen }
     }
 
     /// Whether bytes that were read after seeing that may fill a page now. `valid`: leases may be used.
@@ -326,11 +344,17 @@ impl Table {
             && lease == seen.lease
             && !is_old
             && !is_written;
-        let was_leased = seen.lease.is_some() || seen.is_returning;
+        let has_lease = valid && lease.is_some() && lease == seen.lease;
+        let was_kept = seen.lease.is_some() || seen.is_awaited;
         // Writes of programs here do not wait for the end of that, unless there is a lease on pages; those by way of pages never do.
-        let is_newest = if kept.returning > kept.uncovered { !is_made } else { !is_old && !is_written };
-        let is_returning =
-            is_same && was_leased && is_newest && kept.returning > 0 && (is_awaited || is_late);
+        let waits_for_pages = kept.owed_of_pages > 0 || has_lease;
+        let is_newest = if waits_for_pages { !is_made } else { !is_old && !is_written };
+        let is_returning = is_same
+            && was_kept
+            && (waits_for_pages || kept.owed_of_file > 0)
+            && is_newest
+            && kept.returning > 0
+            && (is_awaited || is_late);
         if is_returning {
             kept.again.insert(bytes.start, bytes.end);
         }
@@ -346,22 +370,20 @@ impl Table {
         may
     }
 
-    /// How long whoever has just got a page should be left with it; then [`begin_pass`](Self::begin_pass) is to be asked.
+    /// How long whoever has just got a page should be left with it, and who waits; then [`begin_pass`](Self::begin_pass) is to be asked.
     /// `None`: nobody has pages of that.
-    pub(super) fn broken(&mut self, now: Nanos, Grant { node, serial }: Grant) -> Option<Duration> {
+    pub(super) fn broken(&mut self, now: Nanos, Grant { node, serial }: Grant) -> Option<(Duration, Waits)> {
+        let waits = Waits::Server(Lease::Pages, self.sessions);
         let kept = self.nodes.get_mut(&node)?;
         kept.broken = kept.broken.max(serial);
         kept.lease = kept.lease.filter(|(known, _)| *known > serial);
-        Some(kept.returns(now, true))
+        Some((kept.returns(now, waits), waits))
     }
 
-    /// What the kernel has of a file is to be given back though nobody asks for that, as above; `None`: it has nothing. Leases
-    /// stay: whether there is one.
-    pub(super) fn returns(&mut self, now: Nanos, node: u64) -> Option<bool> {
-        let kept = self.nodes.get_mut(&node).filter(|kept| !kept.given.is_empty())?;
-        let is_covered = kept.lease.is_some();
-        kept.returns(now, is_covered);
-        Some(is_covered)
+    /// What the kernel has of a file is to be given back though nobody else asks for that; false: it has nothing. Leases stay.
+    pub(super) fn returns(&mut self, now: Nanos, node: u64) -> bool {
+        let kept = self.nodes.get_mut(&node).filter(|kept| !kept.given.is_empty());
+        kept.map(|kept| kept.returns(now, Waits::Nobody)).is_some()
     }
 
     /// Whoever gives back holds it: each time pages are given back of a file that comes after the one before.
@@ -383,13 +405,19 @@ impl Table {
     }
 
     /// A pass is over; true: another is needed.
-    pub(super) fn end_pass(&mut self, node: u64, is_covered: bool) -> bool {
+    pub(super) fn end_pass(&mut self, node: u64, waits: Waits) -> bool {
+        let sessions = self.sessions;
         let Some(kept) = self.nodes.get_mut(&node) else { return false };
         if !kept.again.is_empty() {
             return true;
         }
         kept.returning = kept.returning.saturating_sub(1);
-        kept.uncovered = kept.uncovered.saturating_sub(u32::from(!is_covered));
+        if let Waits::Server(lease, session) = waits
+            && session == sessions
+        {
+            let owed = kept.owed(lease);
+            *owed = owed.saturating_sub(1);
+        }
         kept.returned += 1;
         if kept.returning == 0 {
             (kept.given, kept.whole) = (RangeSet::default(), RangeSet::default());
@@ -428,18 +456,14 @@ impl Table {
     }
 
     /// The session is over, and all leases with it: whose pages are to be given back, see [`broken`](Self::broken).
-    pub(super) fn session_lost(&mut self, now: Nanos) -> Vec<(u64, bool)> {
+    pub(super) fn session_lost(&mut self, now: Nanos) -> Vec<u64> {
         self.sessions += 1;
-        // What has been granted in it the server does not hold any more.
-        self.end_leases(now, false)
+        self.nodes.values_mut().for_each(|kept| (kept.owed_of_pages, kept.owed_of_file) = (0, 0));
+        self.expired(now)
     }
 
-    /// Leases are over for now. As above; and whether there was one on pages.
-    pub(super) fn expired(&mut self, now: Nanos) -> Vec<(u64, bool)> {
-        self.end_leases(now, true)
-    }
-
-    fn end_leases(&mut self, now: Nanos, are_held: bool) -> Vec<(u64, bool)> {
+    /// Leases are over for now. As above.
+    pub(super) fn expired(&mut self, now: Nanos) -> Vec<u64> {
         let had = |(node, kept): (&u64, &mut Kept)| {
             // What was written to pages needs none as long as leases on files are there.
             let was_leased = kept.lease.take().is_some();
@@ -450,9 +474,8 @@ impl Table {
             kept.wait_for_stores_alone();
             // What was read under the lease may be changed by others from now on.
             kept.returned += 1;
-            let is_covered = was_leased && are_held;
-            kept.returns(now, is_covered);
-            Some((*node, is_covered))
+            kept.returns(now, Waits::Nobody);
+            Some(*node)
         };
         self.nodes.iter_mut().filter_map(had).collect()
     }
@@ -538,9 +561,23 @@ impl Kept {
         note(&mut self.whole, bytes);
     }
 
-    fn returns(&mut self, now: Nanos, is_covered: bool) -> Duration {
+    /// Whether the server waits for pages that are being given back, and nobody changes them before.
+    fn is_awaited(&self) -> bool {
+        self.owed_of_pages > 0 || self.owed_of_file > 0
+    }
+
+    fn owed(&mut self, lease: Lease) -> &mut u32 {
+        match lease {
+            Lease::Pages => &mut self.owed_of_pages,
+            Lease::File => &mut self.owed_of_file,
+        }
+    }
+
+    fn returns(&mut self, now: Nanos, waits: Waits) -> Duration {
         self.returning += 1;
-        self.uncovered += u32::from(!is_covered);
+        if let Waits::Server(lease, _) = waits {
+            *self.owed(lease) += 1;
+        }
         self.pass_since = now;
         self.ahead.places.clear();
         let left = (self.filled_at + TURN.as_nanos() as Nanos).saturating_sub(now);

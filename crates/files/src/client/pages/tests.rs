@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::super::Nanos;
-use super::table::{LATE, Seen};
+use super::table::{LATE, Lease, Seen, Waits};
 use super::*;
 use crate::lease::{Break, FileId};
 use crate::pages::{Pages as Leases, Use, UseId, Verdict};
@@ -53,11 +53,20 @@ enum Step {
 #[derive(Debug)]
 struct Pass {
     client: usize,
-    /// `None`: the maker's lease on the file.
-    broken: Option<Break>,
+    why: Why,
     left: Option<Vec<usize>>,
     is_first: bool,
     since: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    /// A lease on pages is broken.
+    Broken(Break),
+    /// The maker's lease on the file is.
+    NotAlone,
+    /// Nobody else has asked for it: a program here opens the file for writing.
+    Opened,
 }
 
 /// write(2) to a page.
@@ -161,6 +170,7 @@ struct World {
     leaves_made: bool,
     minds_no_company: bool,
     minds_no_fills: bool,
+    thinks_server_waits: bool,
 }
 
 /// Of a page.
@@ -225,7 +235,7 @@ impl World {
                 let seen = self.tables[client].see(NODE, number, alone);
                 let what = if alone { Use::MapAlone } else { Use::Map };
                 match seen.lease {
-                    None if !seen.is_returning => Step::Asks(number, seen, self.leases.begin(owner, F, what)),
+                    None if !seen.is_awaited => Step::Asks(number, seen, self.leases.begin(owner, F, what)),
                     _ => Step::Looks(number, seen, self.leases.begin(owner, F, Use::Look)),
                 }
             }
@@ -326,17 +336,32 @@ impl World {
                 self.write_back(client, page)?;
             }
             self.kernels[client][page] = Page::Absent;
-        } else if self.tables[client].end_pass(NODE, self.passes[at].broken.is_some())
-            && !self.needs_no_second_pass
-        {
+            return Ok(());
+        }
+        let waits = match self.passes[at].why {
+            Why::Broken(_) => Waits::Server(Lease::Pages, 0),
+            Why::NotAlone => Waits::Server(Lease::File, 0),
+            Why::Opened if self.thinks_server_waits => Waits::Server(Lease::Pages, 0),
+            Why::Opened => Waits::Nobody,
+        };
+        if self.tables[client].end_pass(NODE, waits) && !self.needs_no_second_pass {
             (self.passes[at].left, self.passes[at].is_first) = (None, false);
         } else {
-            match self.passes.remove(at).broken {
-                Some(broken) => self.released.push(broken),
-                None => self.alone = Alone::Released,
+            match self.passes.remove(at).why {
+                Why::Broken(broken) => self.released.push(broken),
+                Why::NotAlone => self.alone = Alone::Released,
+                Why::Opened => {}
             }
         }
         Ok(())
+    }
+
+    /// `overtakes`: it comes before the last that has not begun.
+    fn returns(&mut self, client: usize, why: Why, overtakes: bool) {
+        let pass = Pass { client, why, left: None, is_first: true, since: self.now };
+        let waits = |pass: &Pass| pass.client == client && pass.is_first && pass.left.is_none();
+        let at = self.passes.iter().rposition(waits).filter(|_| overtakes);
+        self.passes.insert(at.unwrap_or(self.passes.len()), pass);
     }
 
     fn step(&mut self, kind: u8, client: usize, page: usize, pick: usize) -> Result<(), String> {
@@ -371,13 +396,7 @@ impl World {
                 let broken = self.breaks.swap_remove(pick % self.breaks.len());
                 let client = broken.client as usize - 1;
                 let _ = self.tables[client].broken(self.now, Grant { node: NODE, serial: broken.serial });
-                self.passes.push(Pass {
-                    client,
-                    broken: Some(broken),
-                    left: None,
-                    is_first: true,
-                    since: self.now,
-                });
+                self.returns(client, Why::Broken(broken), false);
             }
             7 | 8 if !self.passes.is_empty() => self.give_back(pick % self.passes.len())?,
             9 if !self.released.is_empty() => {
@@ -448,6 +467,17 @@ impl World {
             22 => self.is_alone_again(),
             23 => self.company(),
             24 if pick == 0 => self.end_making(),
+            25 if client != MAKER => {
+                let table = &mut self.tables[client];
+                let returns = if self.thinks_server_waits {
+                    table.broken(self.now, Grant { node: NODE, serial: 0 }).is_some()
+                } else {
+                    table.returns(self.now, NODE)
+                };
+                if returns {
+                    self.returns(client, Why::Opened, pick.is_multiple_of(2));
+                }
+            }
             _ => {}
         }
         Ok(())
@@ -538,9 +568,8 @@ impl World {
             return;
         }
         self.alone = Alone::Returning;
-        if self.tables[MAKER].lease_broken(self.now, NODE) && !self.keeps_made {
-            let since = self.now;
-            self.passes.push(Pass { client: MAKER, broken: None, left: None, is_first: true, since });
+        if self.tables[MAKER].lease_broken(self.now, NODE).is_some() && !self.keeps_made {
+            self.returns(MAKER, Why::NotAlone, false);
         } else {
             self.alone = Alone::Released;
         }
@@ -667,7 +696,7 @@ const _: () = assert!(LATE.as_nanos() as Nanos > MILLISECOND);
 type Steps = Vec<(u8, usize, usize, usize)>;
 
 fn steps() -> impl Strategy<Value = Steps> {
-    prop::collection::vec((0..25_u8, 0..CLIENTS, 0..PAGES, 0..8_usize), 1..500)
+    prop::collection::vec((0..26_u8, 0..CLIENTS, 0..PAGES, 0..8_usize), 1..500)
 }
 
 fn run(steps: Steps, world: &mut World) -> Result<(), String> {
@@ -688,7 +717,7 @@ proptest! {
 fn the_model_finds_what_is_wrong() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
-    let plants: [fn(&mut World); 12] = [
+    let plants: [fn(&mut World); 13] = [
         |world| world.fills_whatever = true,
         |world| world.forgets_dirty = true,
         |world| world.needs_no_second_pass = true,
@@ -701,6 +730,7 @@ fn the_model_finds_what_is_wrong() {
         |world| world.leaves_made = true,
         |world| world.minds_no_company = true,
         |world| world.minds_no_fills = true,
+        |world| world.thinks_server_waits = true,
     ];
     for (number, plant) in plants.into_iter().enumerate() {
         let mut runner = TestRunner::deterministic();

@@ -133,9 +133,10 @@ impl Remote {
     pub(in super::super) async fn return_written(&self, broken: &[Grant]) {
         let mut returning = JoinSet::new();
         for &Grant { node, .. } in broken {
-            if lock(&self.inner.client.pages.table).lease_broken(now(), node) {
+            let broken = lock(&self.inner.client.pages.table).lease_broken(now(), node);
+            if let Some(waits) = broken {
                 let remote = self.clone();
-                returning.spawn(async move { remote.return_pages(node, false).await });
+                returning.spawn(async move { remote.return_pages(node, waits).await });
             }
         }
         returning.join_all().await;

@@ -73,12 +73,12 @@ fn pages_that_are_written_in_part_are_given_back_and_not_read() {
     table.stays_in_pages(NODE, &(0..100), 4096);
     assert!(table.keeps(NODE, &(4000..4096)) && !table.keeps(NODE, &(4096..8192)));
     // They need no lease of their own as long as the file's is there, and go with it.
-    assert_eq!(table.expired(0), [(NODE, false)]);
+    assert_eq!(table.expired(0), [NODE]);
     assert!(table.expired(0).is_empty(), "it is being done");
     let pass = table.begin_pass(0, NODE, true).unwrap();
     assert_eq!(pass.iter().collect::<Vec<_>>(), [(0, 4096), (8192, 12288)]);
-    assert!(!table.end_pass(NODE, false));
-    assert!(!table.lease_broken(0, NODE) && table.expired(0).is_empty());
+    assert!(!table.end_pass(NODE, Waits::Nobody));
+    assert!(table.lease_broken(0, NODE).is_none() && table.expired(0).is_empty());
 }
 
 #[test]
@@ -133,4 +133,42 @@ fn a_file_that_is_written_in_too_many_places_has_no_end() {
     }
     assert!(table.has_in_pages(NODE, &(1 << 40..(1 << 40) + 4096), 4096));
     assert_eq!(table.given_up_to(NODE), 0);
+}
+
+#[test]
+fn pages_that_the_server_does_not_wait_for_are_filled_under_a_lease_alone() {
+    let (mut table, late) = (leased(), LATE.as_nanos() as Nanos);
+    let has = |table: &mut Table| {
+        let page = table.comes(NODE, 0..4096);
+        let seen = table.see(NODE, page, false);
+        (page, seen, table.may_fill(late, NODE, seen, false, true))
+    };
+    assert!(has(&mut table).2);
+    // A program opens it for writing, and another mount takes the lease.
+    assert!(table.returns(0, NODE));
+    let (_, waits) = table.broken(0, Grant { node: NODE, serial: 1 }).unwrap();
+    let (page, seen, is_filled) = has(&mut table);
+    assert!(seen.is_awaited && is_filled, "nobody changes it before it is given back");
+    table.came(NODE, page);
+    table.begin_pass(0, NODE, true).unwrap();
+    assert!(!table.end_pass(NODE, waits));
+    let (page, seen, is_filled) = has(&mut table);
+    assert!(!seen.is_awaited && !is_filled, "others may have changed it");
+    let seen = table.granted(NODE, seen, 2, false);
+    assert!(table.may_fill(late, NODE, seen, false, true));
+    table.came(NODE, page);
+    table.begin_pass(0, NODE, false).unwrap();
+    assert!(!table.end_pass(NODE, Waits::Nobody) && table.is_leased(NODE));
+}
+
+#[test]
+fn no_server_waits_for_what_was_owed_to_the_one_before() {
+    let mut table = leased();
+    let (_, waits) = table.broken(0, Grant { node: NODE, serial: 1 }).unwrap();
+    assert!(table.see(NODE, 0, false).is_awaited);
+    table.session_lost(0);
+    assert!(!table.see(NODE, 0, false).is_awaited);
+    let (_, new) = table.broken(0, Grant { node: NODE, serial: 2 }).unwrap();
+    assert!(!table.end_pass(NODE, waits) && table.see(NODE, 0, false).is_awaited);
+    assert!(!table.end_pass(NODE, new) && !table.see(NODE, 0, false).is_awaited);
 }
