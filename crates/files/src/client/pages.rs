@@ -97,7 +97,7 @@ impl Remote {
                 self.open_writers(node).await; // the server gives such a lease to those who have it open
             }
             let mut seen = lock(&client.pages.table).see(node, number, alone);
-            if seen.lease.is_none() && !seen.is_awaited {
+            if seen.lease.is_none() && !seen.is_owed {
                 let asked = self.learn(Map { node, alone }, |_, _, _| {}).await;
                 let mapped = match asked {
                     Ok(mapped) => mapped,

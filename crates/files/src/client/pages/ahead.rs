@@ -131,7 +131,7 @@ impl Remote {
             return true;
         }
         let seen = lock(table).see(node, 0, false);
-        if seen.is_awaited {
+        if seen.is_owed {
             return false;
         }
         let Ok(mapped) = self.learn(Map { node, alone: false }, |_, _, _| {}).await else { return false };

@@ -99,7 +99,7 @@ pub(super) struct Seen {
     number: u64,
     pub(super) lease: Option<u64>,
     /// Pages are being given back that the server waits for: no lease is to be had, and none is needed.
-    pub(super) is_awaited: bool,
+    pub(super) is_owed: bool,
     returned: u64,
     sessions: u64,
 }
@@ -167,7 +167,7 @@ impl Table {
         if let Some(coming) = kept.coming.get_mut(&number) {
             (coming.is_leased, coming.is_old, coming.is_past) = (kept.returning == 0, false, false);
         }
-        Seen { number, lease, is_awaited: kept.is_awaited(), returned: kept.returned, sessions }
+        Seen { number, lease, is_owed: kept.is_owed(), returned: kept.returned, sessions }
     }
 
     /// Whether the kernel may have pages with some of these bytes, or has them soon.
@@ -320,7 +320,7 @@ impl Table {
         }
         let lease = kept.lease.filter(|(known, _)| *known == serial).map(|(known, _)| known);
         // The lease may be taken back already: until it has been given back nobody changes what is read from now on.
-        Seen { lease, is_awaited: kept.is_awaited(), returned: kept.returned, sessions, ..seen }
+        Seen { lease, is_owed: kept.is_owed(), returned: kept.returned, sessions, ..seen }
     }
 
     /// Whether bytes that were read after seeing that may fill a page now. `valid`: leases may be used.
@@ -337,15 +337,10 @@ impl Table {
         let is_written = overlapping.clone().next().is_some();
         let is_made = is_past || overlapping.any(|(_, by_pages)| *by_pages);
         let is_same = (seen.returned, seen.sessions) == (kept.returned, sessions);
-        // Else nobody has changed them since they were read, and nobody does before this page is given back, too.
-        let is_leased = is_same
-            && kept.returning == 0
-            && lease.is_some()
-            && lease == seen.lease
-            && !is_old
-            && !is_written;
         let has_lease = valid && lease.is_some() && lease == seen.lease;
-        let was_kept = seen.lease.is_some() || seen.is_awaited;
+        let is_leased = is_same && kept.returning == 0 && has_lease && !is_old && !is_written;
+        // Else nobody has changed them since they were read, and nobody does before this page is given back, too.
+        let was_kept = seen.lease.is_some() || seen.is_owed;
         // Writes of programs here do not wait for the end of that, unless there is a lease on pages; those by way of pages never do.
         let waits_for_pages = kept.owed_of_pages > 0 || has_lease;
         let is_newest = if waits_for_pages { !is_made } else { !is_old && !is_written };
@@ -358,7 +353,7 @@ impl Table {
         if is_returning {
             kept.again.insert(bytes.start, bytes.end);
         }
-        let may = (is_leased && valid) || is_returning;
+        let may = is_leased || is_returning;
         coming.is_filled = may;
         if may {
             (kept.filled_at, kept.has_readers) = (now, true);
@@ -562,7 +557,7 @@ impl Kept {
     }
 
     /// Whether the server waits for pages that are being given back, and nobody changes them before.
-    fn is_awaited(&self) -> bool {
+    fn is_owed(&self) -> bool {
         self.owed_of_pages > 0 || self.owed_of_file > 0
     }
 

@@ -235,7 +235,7 @@ impl World {
                 let seen = self.tables[client].see(NODE, number, alone);
                 let what = if alone { Use::MapAlone } else { Use::Map };
                 match seen.lease {
-                    None if !seen.is_awaited => Step::Asks(number, seen, self.leases.begin(owner, F, what)),
+                    None if !seen.is_owed => Step::Asks(number, seen, self.leases.begin(owner, F, what)),
                     _ => Step::Looks(number, seen, self.leases.begin(owner, F, Use::Look)),
                 }
             }

@@ -148,12 +148,12 @@ fn pages_that_the_server_does_not_wait_for_are_filled_under_a_lease_alone() {
     assert!(table.returns(0, NODE));
     let (_, waits) = table.broken(0, Grant { node: NODE, serial: 1 }).unwrap();
     let (page, seen, is_filled) = has(&mut table);
-    assert!(seen.is_awaited && is_filled, "nobody changes it before it is given back");
+    assert!(seen.is_owed && is_filled, "nobody changes it before it is given back");
     table.came(NODE, page);
     table.begin_pass(0, NODE, true).unwrap();
     assert!(!table.end_pass(NODE, waits));
     let (page, seen, is_filled) = has(&mut table);
-    assert!(!seen.is_awaited && !is_filled, "others may have changed it");
+    assert!(!seen.is_owed && !is_filled, "others may have changed it");
     let seen = table.granted(NODE, seen, 2, false);
     assert!(table.may_fill(late, NODE, seen, false, true));
     table.came(NODE, page);
@@ -165,10 +165,10 @@ fn pages_that_the_server_does_not_wait_for_are_filled_under_a_lease_alone() {
 fn no_server_waits_for_what_was_owed_to_the_one_before() {
     let mut table = leased();
     let (_, waits) = table.broken(0, Grant { node: NODE, serial: 1 }).unwrap();
-    assert!(table.see(NODE, 0, false).is_awaited);
+    assert!(table.see(NODE, 0, false).is_owed);
     table.session_lost(0);
-    assert!(!table.see(NODE, 0, false).is_awaited);
+    assert!(!table.see(NODE, 0, false).is_owed);
     let (_, new) = table.broken(0, Grant { node: NODE, serial: 2 }).unwrap();
-    assert!(!table.end_pass(NODE, waits) && table.see(NODE, 0, false).is_awaited);
-    assert!(!table.end_pass(NODE, new) && !table.see(NODE, 0, false).is_awaited);
+    assert!(!table.end_pass(NODE, waits) && table.see(NODE, 0, false).is_owed);
+    assert!(!table.end_pass(NODE, new) && !table.see(NODE, 0, false).is_owed);
 }
