@@ -12,6 +12,9 @@ use crate::stage::{Need, Stage};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 16;
+const MIB_PAGES: usize = (1 << 20) / PAGE;
+/// Four times what is long enough to be read by way of pages.
+const LONG_MIB: usize = 64;
 
 /// Pages of words that are all the same.
 fn pages(value: u64, count: usize) -> Vec<u8> {
@@ -164,6 +167,34 @@ fn pages_that_came_in_calls_of_odd_lengths_show_no_past_either() {
             assert_eq!(word_of(&mapped, page), 2);
         }
         drop((made, mapped, reader, others));
+    });
+}
+
+#[test]
+fn a_long_file_that_is_made_is_in_memory_once() {
+    require!(Need::Emulator, Need::Root, Need::Fuse);
+    on_two_mounts(|one, other| {
+        let mut made = File::create(one.path("f")).unwrap();
+        for mib in 0..LONG_MIB {
+            made.write_all(&pages(mib as u64, MIB_PAGES)).unwrap();
+        }
+        drop(made);
+        let bytes = (LONG_MIB * MIB_PAGES * PAGE) as u64;
+        // All that was written before it was known to be long, and to have a lease on its pages, is there twice.
+        let kept = one.kept();
+        assert!(kept < bytes / 2, "{kept} of {bytes} bytes are in the mount's memory, too");
+        let reader = File::open(one.path("f")).unwrap();
+        let before = one.received();
+        assert!((0..LONG_MIB).all(|mib| word_at(&reader, mib * MIB_PAGES) == mib as u64));
+        let received = one.received() - before;
+        assert!(received < bytes / 8, "{received} of {bytes} bytes came back from the server");
+        // Nor does it show the past where it is in pages alone.
+        let others = File::options().write(true).open(other.path("f")).unwrap();
+        let page = (LONG_MIB - 1) * MIB_PAGES;
+        set_word_at(&others, page, 4711);
+        assert_eq!(word_at(&reader, page), 4711);
+        assert_eq!(word_at(&reader, page - MIB_PAGES), LONG_MIB as u64 - 2);
+        drop((reader, others));
     });
 }
 

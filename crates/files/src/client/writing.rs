@@ -275,10 +275,11 @@ impl Remote {
                     (end - block.len() as u64, block, None)
                 }
             };
+            let is_given = remote.is_given(node, begins..end);
             let mut cache = client.cache();
             let lease_now = file.exclusive.load(Ordering::SeqCst);
-            let is_kept =
-                cache.end_part(node, (begins, end), begun, is_stored.then_some((lease_now, &block)));
+            let kept = (is_stored && !is_given).then_some((lease_now, &block));
+            let is_kept = cache.end_part(node, (begins, end), begun, kept);
             if let Some(stored) = stored {
                 let _ = stored.send(is_stored); // the last part may never be
             }

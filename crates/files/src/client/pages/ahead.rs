@@ -5,6 +5,7 @@
 //! reader: the kernel asks for what is next by itself, and whoever stores beside it is in its way.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +54,12 @@ impl Remote {
             tokio::time::sleep(super::PAUSE).await;
         }
         writing
+    }
+
+    /// Whether the kernel has got these bytes, all of them, and may keep them: who reads a long file finds them there.
+    pub(in super::super) fn is_given(&self, node: u64, bytes: Range<u64>) -> bool {
+        let table = lock(&self.inner.client.pages.table);
+        table.given(node).is_some_and(|given| given.contains(bytes.start, bytes.end))
     }
 
     /// A block that was written here has come to the server, and is here.
