@@ -169,15 +169,16 @@ impl Mounts {
 /// What a guest does not use may be its hypervisor's (free page reporting, the kernel's Documentation/mm/free_page_reporting.rst). It comes
 /// back page by page, each with a fault; and two seconds after something was freed the hypervisor takes it, and the processors' time for
 /// that (`PAGE_REPORTING_DELAY` of mm/page_reporting.c). So a run that is over by then begins with memory full of files' pages, as it is on a
-/// host that has been up for a while: what is free is read from `holes`, a file that nothing of is on disk, grown by as much. A longer run does
-/// not, since what makes way for its own pages would be reported in the middle of it. That is the machine's, of all file systems alike.
+/// host that has been up for a while: what is free is read from `holes`, a file that nothing of is on disk, grown by as much. Not before what was
+/// just written is read, which would make way for that; nor before a longer run, since what makes way for its own pages would be reported in
+/// the middle of it. That is the machine's, of all file systems alike.
 fn prepare(size: u64, link: &LinkShape, holes: &Path) -> String {
     if link.time_of(size) > REPORTED_AFTER {
         return "sync".to_owned();
     }
     let holes = quoted(&holes.display().to_string());
     format!(
-        "sync; free=$(awk '/^MemFree/ {{ print $2 }}' /proc/meminfo)K; \
+        "sync; [ $PATTERN = read-after-write ] && exit; free=$(awk '/^MemFree/ {{ print $2 }}' /proc/meminfo)K; \
          truncate -s +$free {holes}; tail -c $free {holes} >/dev/null"
     )
 }

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -78,7 +78,7 @@ struct FileIo {
     /// out]
     #[arg(long, value_name = "COMMAND")]
     remount: Option<String>,
-    /// What is run by sh before each run and is not timed; the directory is $DIR
+    /// What is run by sh before each run and is not timed; the directory is $DIR, and $PATTERN what follows, as in --pattern
     #[arg(long, value_name = "COMMAND")]
     prepare: Option<String>,
     /// File that is in each directory already, to be read after mounting instead of one that was written here
@@ -230,7 +230,7 @@ impl FileIo {
         };
         let ready = self.make_ready(directory, pattern);
         std::thread::sleep(REST);
-        let prepared = ready.and_then(|path| self.prepare(directory).map(|()| path));
+        let prepared = ready.and_then(|path| self.prepare(directory, pattern).map(|()| path));
         let processors = Processors::now();
         let done = prepared.and_then(|path| match pattern {
             Pattern::CreateWrite => self.write(&path, true, number, &mut run),
@@ -257,7 +257,7 @@ impl FileIo {
                     self.fill(&path)?;
                 }
                 let remount = self.remount.as_deref().context("--remount is missing")?;
-                let status = directory.shell(remount)?;
+                let status = directory.shell(remount).status()?;
                 if !status.success() {
                     bail!("{REMOUNT_FAILED}: {status}");
                 }
@@ -271,9 +271,11 @@ impl FileIo {
         Ok(path)
     }
 
-    fn prepare(&self, directory: &Directory) -> anyhow::Result<()> {
+    fn prepare(&self, directory: &Directory, pattern: Pattern) -> anyhow::Result<()> {
         let Some(prepare) = &self.prepare else { return Ok(()) };
-        let status = directory.shell(prepare).context("--prepare cannot be run")?;
+        let pattern = pattern.to_string().replace(' ', "-"); // as in --pattern
+        let status =
+            directory.shell(prepare).env("PATTERN", pattern).status().context("--prepare cannot be run")?;
         if !status.success() {
             bail!("--prepare failed: {status}");
         }
@@ -352,8 +354,10 @@ impl Directory {
     }
 
     /// What a user's command says does not get into the record that is printed.
-    fn shell(&self, command: &str) -> io::Result<ExitStatus> {
-        Command::new("sh").args(["-c", command]).env("DIR", &self.path).stdout(io::stderr()).status()
+    fn shell(&self, command: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).env("DIR", &self.path).stdout(io::stderr());
+        shell
     }
 }
 
@@ -448,7 +452,7 @@ mod tests {
             rounds: 1,
             limit: 10,
             remount: Some("test -f \"$DIR/longhaul-bench-io.tmp\"".to_owned()),
-            prepare: Some("echo >> \"$DIR/prepared\"".to_owned()),
+            prepare: Some("echo $PATTERN >> \"$DIR/prepared\"".to_owned()),
             read: None,
             json: true,
         };
@@ -458,7 +462,9 @@ mod tests {
             assert_eq!((run.failure.clone(), run.bytes, run.cut), (None, 100_000, false), "{pattern}");
             assert!(run.mbps().unwrap() > 0.0 && run.calls >= 13);
         }
-        assert_eq!(std::fs::read(dir.path().join("prepared")).unwrap().len(), Pattern::ALL.len());
+        let prepared = std::fs::read_to_string(dir.path().join("prepared")).unwrap();
+        assert!(prepared.lines().all(|pattern| PatternName::from_str(pattern, false).is_ok()));
+        assert_eq!(prepared.lines().count(), Pattern::ALL.len());
         let unprepared = FileIo { prepare: Some("false".to_owned()), ..io };
         let run = unprepared.measure(directory, Pattern::ReadAfterWrite, 8192, 1, 1);
         assert!(run.failure.unwrap().starts_with("--prepare failed"));
