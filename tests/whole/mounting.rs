@@ -69,11 +69,6 @@ impl<'a> Mounted<'a> {
         self.statistics()["behind"].as_u64().unwrap()
     }
 
-    /// Bytes of files that are kept in the mount's own memory.
-    pub(crate) fn kept(&self) -> u64 {
-        self.statistics()["kept_bytes"].as_u64().unwrap()
-    }
-
     /// Bytes of files that have come from the server.
     pub(crate) fn received(&self) -> u64 {
         self.statistics()["received_bytes"].as_u64().unwrap()

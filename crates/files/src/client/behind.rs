@@ -18,14 +18,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::cache::PartsUnderWay;
-use super::lock;
 use super::memory::{Buffer, Memory, SMALL_BYTES};
 use super::open_files::OpenFile;
+use super::{Nanos, lock};
 use crate::limits::{INLINE_BYTES_MAX, PARTS_UNDER_WAY_MAX, TAILS_MAX, WRITE_PART_BYTES, WRITE_PIECE_BYTES};
 use crate::message::Order;
 
@@ -63,6 +64,37 @@ struct State {
     bytes_under_way: usize,
     numbers: BTreeSet<u64>,
     last: u64,
+    pace: Pace,
+}
+
+/// How fast parts are stored.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When the last was.
+    last: Nanos,
+    /// Of the last [`PARTS_OF_PACE`] or so, in which bursts are evened out.
+    bytes: u64,
+    time: Nanos,
+}
+
+const PARTS_OF_PACE: u64 = 16;
+
+/// Nothing is known of a file that nothing was stored of for so long.
+const PAUSE: Nanos = 100_000_000;
+
+impl Pace {
+    /// A part of so many bytes has been stored. True: more than `rate` bytes a second are.
+    fn is_above(&mut self, rate: u64, now: Nanos, bytes: usize) -> bool {
+        let took = now.saturating_sub(std::mem::replace(&mut self.last, now));
+        if took > PAUSE {
+            (self.bytes, self.time) = (0, 0);
+            return false;
+        }
+        self.bytes = self.bytes - self.bytes / PARTS_OF_PACE + bytes as u64;
+        self.time = self.time - self.time / PARTS_OF_PACE + took;
+        let is_enough = self.bytes >= PARTS_OF_PACE / 2 * WRITE_PART_BYTES as u64;
+        is_enough && self.bytes as f64 / rate as f64 > Duration::from_nanos(self.time).as_secs_f64()
+    }
 }
 
 /// Writes that follow each other, and wait for more.
@@ -352,6 +384,11 @@ impl Written {
         (are_all && are_short).then(|| (state.send_tails(), state.last))
     }
 
+    /// A part of so many bytes has been stored. True: more than `rate` bytes a second are, of this file.
+    pub(super) fn is_faster_than(&self, rate: u64, now: Nanos, bytes: usize) -> bool {
+        self.state().pace.is_above(rate, now, bytes)
+    }
+
     /// A part has been stored, or will not be.
     pub(super) fn settle(&self, number: u64, offset: u64) {
         let mut state = self.state();
@@ -485,6 +522,25 @@ mod tests {
 
     fn bytes(parts: &[Part]) -> Vec<(u64, &[u8])> {
         parts.iter().map(|part| (part.offset, &part.data[..])).collect()
+    }
+
+    #[test]
+    fn a_pace_is_known_when_some_parts_have_come_and_forgotten_in_a_pause() {
+        const MS: Nanos = 1_000_000;
+        let (mut pace, mut now) = (Pace::default(), 5_000_000 * MS);
+        let mut stores = |after: Nanos| {
+            now += after;
+            pace.is_above(256 << 20, now, WRITE_PART_BYTES)
+        };
+        // 500 MiB a second, in bursts of 20 ms.
+        let said: Vec<bool> = (0..40).map(|part| stores(if part % 10 == 0 { 20 * MS } else { 0 })).collect();
+        assert!(!said[..8].contains(&true) && !said[20..].contains(&false), "{said:?}");
+        // 100 MiB a second.
+        let said: Vec<bool> = (0..40).map(|_| stores(10 * MS)).collect();
+        assert!(!said[20..].contains(&true), "{said:?}");
+        assert!((0..40).map(|_| stores(2 * MS)).last().unwrap());
+        assert!(!stores(2 * PAUSE) && !stores(MS));
+        assert!(!(0..40).any(|_| stores(2 * PAUSE)));
     }
 
     #[test]

@@ -18,7 +18,8 @@ use super::open_files::{BLOCK, OpenFile, SET_ID};
 use super::transfers::Broken;
 use super::{Answer, Changing, Remote, lock, now, resume};
 use crate::limits::{
-    CONTENTION_PAUSE, INLINE_BYTES_MAX, PARTS_UNDER_WAY_MAX, TAILS_MAX, WRITE_BEHIND, WRITES_OPEN_MAX,
+    CONTENTION_PAUSE, INLINE_BYTES_MAX, KEPT_TWICE_RATE_MAX, PARTS_UNDER_WAY_MAX, TAILS_MAX, WRITE_BEHIND,
+    WRITES_OPEN_MAX,
 };
 use crate::message::{Acquire, Order, SESSION_OVER, Settle, Settled, Sync, Write, Written, object, write_of};
 use crate::ranges::RangeSet;
@@ -275,7 +276,10 @@ impl Remote {
                     (end - block.len() as u64, block, None)
                 }
             };
-            let is_given = remote.is_given(node, begins..end);
+            let written = client.behind.of(node);
+            let is_fast =
+                written.is_some_and(|written| written.is_faster_than(KEPT_TWICE_RATE_MAX, now(), bytes));
+            let is_given = is_fast && remote.is_given(node, begins..end);
             let mut cache = client.cache();
             let lease_now = file.exclusive.load(Ordering::SeqCst);
             let kept = (is_stored && !is_given).then_some((lease_now, &block));
