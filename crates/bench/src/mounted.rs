@@ -178,7 +178,7 @@ fn prepare(size: u64, link: &LinkShape, holes: &Path) -> String {
     }
     let holes = quoted(&holes.display().to_string());
     format!(
-        "sync; [ $PATTERN = read-after-write ] && exit; free=$(awk '/^MemFree/ {{ print $2 }}' /proc/meminfo)K; \
+        "sync; [ \"$PATTERN\" = read-after-write ] && exit; free=$(awk '/^MemFree/ {{ print $2 }}' /proc/meminfo)K; \
          truncate -s +$free {holes}; tail -c $free {holes} >/dev/null"
     )
 }
@@ -201,7 +201,10 @@ mod tests {
         let prepared = |size, link: &str| prepare(size, &link.parse().unwrap(), Path::new("/scratch/holes"));
         assert_eq!(prepared(256 * MIB, "1g-4ms"), "sync");
         assert_eq!(prepared(1024 * MIB, "1g-100ms"), "sync");
-        assert!(prepared(1024 * MIB, "10g-20ms").ends_with("tail -c $free '/scratch/holes' >/dev/null"));
+        let fills = prepared(1024 * MIB, "10g-20ms");
+        assert!(fills.ends_with("tail -c $free '/scratch/holes' >/dev/null"));
+        let but_for = serde_json::to_string(&Pattern::ReadAfterWrite).unwrap().replace('"', "");
+        assert!(fills.starts_with(&format!("sync; [ \"$PATTERN\" = {but_for} ] && exit; ")));
     }
 
     #[test]

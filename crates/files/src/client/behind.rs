@@ -79,21 +79,16 @@ struct Pace {
 
 const PARTS_OF_PACE: u64 = 16;
 
-/// Nothing is known of a file that nothing was stored of for so long.
-const PAUSE: Nanos = 100_000_000;
+/// A pause counts as no more: so it is soon known that what follows is fast, and not before some parts have come of that.
+const PAUSE_MAX: Nanos = 100_000_000;
 
 impl Pace {
-    /// A part of so many bytes has been stored. True: more than `rate` bytes a second are.
+    /// What has become of a part of so many bytes is known. True: that is so of more than `rate` bytes a second.
     fn is_above(&mut self, rate: u64, now: Nanos, bytes: usize) -> bool {
-        let took = now.saturating_sub(std::mem::replace(&mut self.last, now));
-        if took > PAUSE {
-            (self.bytes, self.time) = (0, 0);
-            return false;
-        }
+        let took = now.saturating_sub(std::mem::replace(&mut self.last, now)).min(PAUSE_MAX);
         self.bytes = self.bytes - self.bytes / PARTS_OF_PACE + bytes as u64;
         self.time = self.time - self.time / PARTS_OF_PACE + took;
-        let is_enough = self.bytes >= PARTS_OF_PACE / 2 * WRITE_PART_BYTES as u64;
-        is_enough && self.bytes as f64 / rate as f64 > Duration::from_nanos(self.time).as_secs_f64()
+        self.bytes as f64 / rate as f64 > Duration::from_nanos(self.time).as_secs_f64()
     }
 }
 
@@ -384,7 +379,7 @@ impl Written {
         (are_all && are_short).then(|| (state.send_tails(), state.last))
     }
 
-    /// A part of so many bytes has been stored. True: more than `rate` bytes a second are, of this file.
+    /// See [`Pace::is_above`], of this file.
     pub(super) fn is_faster_than(&self, rate: u64, now: Nanos, bytes: usize) -> bool {
         self.state().pace.is_above(rate, now, bytes)
     }
@@ -525,22 +520,25 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_known_when_some_parts_have_come_and_forgotten_in_a_pause() {
+    fn a_pace_is_known_when_some_parts_have_come() {
         const MS: Nanos = 1_000_000;
         let (mut pace, mut now) = (Pace::default(), 5_000_000 * MS);
-        let mut stores = |after: Nanos| {
-            now += after;
-            pace.is_above(256 << 20, now, WRITE_PART_BYTES)
+        let mut parts = |count: u64, burst: u64, pause: Nanos| -> Vec<bool> {
+            let mut part = |number: u64| {
+                now += if number.is_multiple_of(burst) { pause } else { 0 };
+                pace.is_above(256 << 20, now, WRITE_PART_BYTES)
+            };
+            (0..count).map(&mut part).collect()
         };
-        // 500 MiB a second, in bursts of 20 ms.
-        let said: Vec<bool> = (0..40).map(|part| stores(if part % 10 == 0 { 20 * MS } else { 0 })).collect();
-        assert!(!said[..8].contains(&true) && !said[20..].contains(&false), "{said:?}");
-        // 100 MiB a second.
-        let said: Vec<bool> = (0..40).map(|_| stores(10 * MS)).collect();
+        // 500 MiB a second in bursts, then 100.
+        let said = parts(60, 10, 20 * MS);
+        assert!(!said[..12].contains(&true) && !said[30..].contains(&false), "{said:?}");
+        let said = parts(40, 1, 10 * MS);
         assert!(!said[20..].contains(&true), "{said:?}");
-        assert!((0..40).map(|_| stores(2 * MS)).last().unwrap());
-        assert!(!stores(2 * PAUSE) && !stores(MS));
-        assert!(!(0..40).any(|_| stores(2 * PAUSE)));
+        // As slow as can be, and then what was held up, at once.
+        let said = parts(40, 1, 2 * PAUSE_MAX);
+        assert!(!said.contains(&true), "{said:?}");
+        assert!(!parts(16, 16, 2 * PAUSE_MAX).contains(&true));
     }
 
     #[test]

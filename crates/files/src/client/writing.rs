@@ -279,7 +279,7 @@ impl Remote {
             let written = client.behind.of(node);
             let is_fast =
                 written.is_some_and(|written| written.is_faster_than(KEPT_TWICE_RATE_MAX, now(), bytes));
-            let is_given = is_fast && remote.is_given(node, begins..end);
+            let is_given = is_fast && file.by_pages && remote.is_given(node, begins..end);
             let mut cache = client.cache();
             let lease_now = file.exclusive.load(Ordering::SeqCst);
             let kept = (is_stored && !is_given).then_some((lease_now, &block));
