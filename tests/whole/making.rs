@@ -170,9 +170,9 @@ fn pages_that_came_in_calls_of_odd_lengths_show_no_past_either() {
     });
 }
 
-/// Where it is written fast it is in the kernel's pages alone.
+/// Where it is written fast, what comes after the first MiB is in the kernel's pages alone.
 #[test]
-fn a_long_file_that_is_made_fast_is_read_again_and_shows_no_past() {
+fn a_long_file_that_is_made_is_read_again_and_shows_no_past() {
     require!(Need::Emulator, Need::Root, Need::Fuse);
     let stage = Stage::shared("--rtt 5ms");
     let _server = stage.serve();

@@ -144,8 +144,7 @@ const _: () = assert!(OVERDUE_AFTER.as_secs() + LEASE_TERM.as_secs() < FENCE_AFT
 pub const TELLING_MAX: Duration = Duration::from_secs(300);
 
 /// What a program writes to a file that it makes, at more bytes a second, is not kept in the mount's memory where the kernel has it, too. At
-/// such rates processors are what is short, and new memory takes 0.5 ms of one for each MiB (256 pages, 2 us each); and what the kernel gives up is
-/// soon here again.
+/// such rates processors are what is short, and each MiB of new memory is 256 page faults; and what the kernel gives up is soon here again.
 pub const KEPT_TWICE_RATE_MAX: u64 = 256 << 20;
 
 /// How long nobody gets a file to itself after another has wanted to see it: two who both use a file do not take it from

@@ -597,8 +597,9 @@ impl Cache {
         alone
     }
 
-    /// It has been stored by the server, with others that it was joined with, or not. If it has, and is worth it, there are its bytes: they are kept if they are a block, the lease under
-    /// which they were written is there still, and nothing else was being changed meanwhile: it may have come first or last.
+    /// It has been stored by the server, with others that it was joined with, or not. If it has, and is worth it, there are its bytes: they are
+    /// kept if they are a block, the lease under which they were written is there still, and nothing else was being changed meanwhile: it may
+    /// have come first or last.
     pub(super) fn end_part(
         &mut self,
         node: u64,

@@ -56,7 +56,8 @@ impl Remote {
         writing
     }
 
-    /// Whether the kernel has got these bytes, all of them, under a lease on pages: who reads a long file finds them there, unless it has given them up.
+    /// Whether the kernel has got these bytes, all of them, under a lease on pages: who reads a long file finds them there, unless it has given
+    /// them up.
     pub(in super::super) fn is_given(&self, node: u64, bytes: Range<u64>) -> bool {
         let table = lock(&self.inner.client.pages.table);
         table.given(node).is_some_and(|given| given.contains(bytes.start, bytes.end))
